@@ -1,0 +1,72 @@
+# Everything here works on a machine with Python >= 3.11 and nothing else.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+WORKERS ?= auto
+
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dmc,tensorboard,video,dev
+INSTALLED := $(VENV)/.installed
+UNFINISHED := $(VENV)/.unfinished
+RENDERING := $(VENV)/.rendering
+
+# What software rendering through EGL needs on Debian and Ubuntu.
+GL_PACKAGES := libegl1 libgl1 libopengl0
+GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format test demo clean moved
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) $(RENDERING) ## make .venv and install everything into it (seconds when nothing changed)
+
+lint: setup ## ruff check, ruff format --check, mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+format: setup ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One thread per test process: the processes already fill the cores.
+test: setup lint ## set up, lint, check types, run every test
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+demo: setup ## train an agent on the CPU and show what it learned
+	$(BIN)/python -m playvirtual.demo
+
+clean: ## remove .venv, builds and caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp holds the folder it was made in: a copied or broken environment is made anew.
+ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(INSTALLED) 2>/dev/null),$(CURDIR))
+$(INSTALLED): moved
+endif
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "error: $(PYTHON) is missing or older than 3.11 ($$($(PYTHON) --version 2>&1)); try: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+	@if [ -e $(UNFINISHED) ] || ! { [ "$$(cat $@ 2>/dev/null || echo '$(CURDIR)')" = '$(CURDIR)' ] && $(BIN)/python -m pip --version; } >/dev/null 2>&1; then \
+	  rm -rf $(VENV); echo "making $(VENV) with $$($(PYTHON) --version)"; \
+	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+	fi
+	@rm -f $@ && touch $(UNFINISHED)
+	@echo "installing playvirtual[$(EXTRAS)] (minutes the first time)"
+	@PIP_USE_PEP517=1 $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@rm -f $(UNFINISHED) && printf '%s\n' '$(CURDIR)' > $@
+
+# DeepMind Control renders through EGL. Its absence is said once and stops nothing else.
+$(RENDERING): $(INSTALLED)
+	@if [ "$$(uname)" = Linux ] && ! $(GL_CHECK) >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing $(GL_PACKAGES)"; \
+	    { timeout 120 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -qq --no-install-recommends $(GL_PACKAGES); } >/dev/null 2>&1; \
+	  fi; \
+	  $(GL_CHECK) >/dev/null 2>&1 || echo "note: no off-screen rendering, so no dmc/ tasks; on Debian or Ubuntu: apt-get install $(GL_PACKAGES)"; \
+	fi
+	@touch $@

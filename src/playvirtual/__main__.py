@@ -1,0 +1,7 @@
+"""`python -m playvirtual` is the same as `playvirtual`."""
+
+import sys
+
+from playvirtual.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The learning agents: `act` and `update`, nothing more."""

@@ -1,0 +1,120 @@
+"""The networks of the discrete agent: encoder, noisy layers, dueling distributional head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playvirtual.method import rescale
+
+
+class Encoder(nn.Module):
+    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; every output rescaled to [0, 1]."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, int, int],
+        channels: Sequence[int],
+        filters: Sequence[int],
+        strides: Sequence[int],
+        latent: int,
+    ) -> None:
+        super().__init__()
+        c, height, width = frame_shape
+        self.convs = nn.ModuleList()
+        for out, size, stride in zip(channels, filters, strides, strict=True):
+            self.convs.append(nn.Conv2d(c, out, size, stride))
+            c, height, width = out, (height - size) // stride + 1, (width - size) // stride + 1
+        if height < 1 or width < 1:
+            raise ValueError(f"filters {tuple(filters)} with strides {tuple(strides)} do not fit {frame_shape} frames")
+        self.map_shape = (c, height, width)
+        self.fc = nn.Linear(c * height * width, latent) if latent else None
+        self.size = latent or c * height * width
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
+        for conv in self.convs:
+            x = F.relu(conv(x))
+        return rescale(x if self.fc is None else self.fc(x.flatten(1)))
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are μ + σ ⊙ ε with factorised Gaussian noise ε, redrawn by `resample`."""
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        self.weight_mu = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.bias_mu = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma / math.sqrt(inputs)))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma / math.sqrt(outputs)))
+        self.register_buffer("noise_in", torch.zeros(inputs))
+        self.register_buffer("noise_out", torch.zeros(outputs))
+        self.noise_in: Tensor
+        self.noise_out: Tensor
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out), f(x) = sign(x)·√|x|."""
+        for noise in (self.noise_in, self.noise_out):
+            noise.normal_(generator=generator)
+            noise.copy_(noise.sign() * noise.abs().sqrt())
+
+    def forward(self, x: Tensor, noisy: bool = True) -> Tensor:  # (N, inputs) -> (N, outputs)
+        mean = F.linear(x, self.weight_mu, self.bias_mu)
+        if not noisy:
+            return mean
+        # (σ ⊙ ε_out ε_inᵀ) x = ε_out ⊙ (σ (ε_in ⊙ x)): the noisy weight matrix is never formed.
+        return mean + self.noise_out * (F.linear(x * self.noise_in, self.weight_sigma) + self.bias_sigma)
+
+
+class Stream(nn.Module):
+    """One side of the dueling head: noisy layer, ReLU, noisy layer."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.hidden = NoisyLinear(inputs, hidden, sigma)
+        self.out = NoisyLinear(hidden, outputs, sigma)
+
+    def forward(self, x: Tensor, noisy: bool = True) -> Tensor:
+        out: Tensor = self.out(F.relu(self.hidden(x, noisy)), noisy)
+        return out
+
+
+class DuelingHead(nn.Module):
+    """Logits of the return distribution of every action; its first layers double as the projection g."""
+
+    def __init__(self, inputs: int, actions: int, hidden: int, atoms: int, sigma: float) -> None:
+        super().__init__()
+        self.actions, self.atoms = actions, atoms
+        self.advantage = Stream(inputs, hidden, actions * atoms, sigma)
+        self.value = Stream(inputs, hidden, atoms, sigma)
+        # One bias per atom for all advantages. It cancels in the dueling difference and is kept so that the
+        # parameter count is that of the released code.
+        self.atom_bias = nn.Parameter(torch.zeros(atoms))
+
+    def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
+        x = scale_gradient(z.flatten(1), 2**-0.5)
+        advantage = self.advantage(x, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
+        value = self.value(x, noisy).view(-1, 1, self.atoms)
+        logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
+        return logits
+
+    def project(self, z: Tensor) -> Tensor:
+        """g(z): both streams' first layers side by side, without noise and without ReLU. (N, …) -> (N, 2·hidden)."""
+        x = z.flatten(1)
+        return torch.cat([self.value.hidden(x, noisy=False), self.advantage.hidden(x, noisy=False)], 1)
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise in all four layers."""
+        for module in self.modules():
+            if isinstance(module, NoisyLinear):
+                module.resample(generator)
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """The value of x with its gradient multiplied by `factor`."""
+    still = x.detach()
+    return still + factor * (x - still)

@@ -1,0 +1,262 @@
+"""The discrete agent: Rainbow with SPR's prediction and PlayVirtual's cycle over virtual trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from playvirtual.agents.losses import categorical_loss, project_distribution
+from playvirtual.agents.networks import DuelingHead, Encoder
+from playvirtual.agents.schedule import Schedule
+from playvirtual.agents.targets import follow, target_of
+from playvirtual.config import ObjectiveConfig, RainbowConfig, copies
+from playvirtual.method import (
+    DISTANCES,
+    ConvDynamics,
+    DenseDynamics,
+    DiscreteActions,
+    VirtualTrajectories,
+    cosine_distance,
+    prediction_loss,
+    rollout,
+    total_objective,
+)
+from playvirtual.replay import Augmentation
+from playvirtual.replay.sequences import Sequences
+
+ImageDraws = tuple[Tensor, Tensor]  # offsets (N, 2), intensity noise (N,)
+
+
+class Draws(NamedTuple):
+    """All random numbers of one update but the noisy layers', so that the losses are a pure function of them."""
+
+    online: ImageDraws  # for s_t through the online encoder, (B,)
+    choice: ImageDraws  # for s_{t+n}, which the online network chooses the action in, (B,)
+    target: ImageDraws  # for everything the target encoder sees, (B + B·K + B·views,)
+    virtual: Tensor  # (B, M, K) virtual actions
+
+
+class Rainbow:
+    """Acts by noisy dueling C51 and learns from prioritised sequences; `update` never waits for the device."""
+
+    def __init__(
+        self,
+        config: RainbowConfig,
+        objective: ObjectiveConfig,
+        observation_shape: tuple[int, int, int],
+        actions: int,
+        device: torch.device | str = "cpu",
+        generator: torch.Generator | None = None,
+        bf16: bool = False,
+    ) -> None:
+        self.config, self.objective, self.device = config, objective, torch.device(device)
+        self.generator, self.bf16 = generator, bf16
+        self.actions = DiscreteActions(actions)
+        self.K = objective.K
+        self.M = copies(objective.M, actions) if self.K else 0
+        self.views = (self.M + objective.real_cycle) if self.K else 0  # augmented views of s_t to come back to
+        self.augment = Augmentation(config.shift_pad, config.intensity_scale)
+
+        c = config
+        self.encoder = Encoder(observation_shape, c.channels, c.filters, c.strides, c.latent)
+        self.head = DuelingHead(self.encoder.size, actions, c.hidden, c.atoms, c.noisy_sigma)
+        self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
+        if self.K:
+            self.online["predictor"] = nn.Linear(2 * c.hidden, 2 * c.hidden)
+            self.online["dm"] = self._dynamics()
+        if self.views:
+            self.online["bdm"] = self._dynamics()
+        self.online.to(self.device)
+        self.target_encoder, self.target_head = target_of(self.encoder), target_of(self.head)
+        self.virtual = self._virtual_trajectories() if self.views else None
+
+        self.support = torch.linspace(-c.v_max, c.v_max, c.atoms, device=self.device)
+        self.optimizer = torch.optim.Adam(
+            self.online.parameters(),
+            lr=c.learning_rate,
+            betas=(c.adam_beta1, c.adam_beta2),
+            eps=c.adam_eps,
+            fused=True,
+            capturable=self.device.type == "cuda",
+        )
+        # Norms are limited part by part; the prediction head q is left alone.
+        self.clipped: dict[str, list[nn.Parameter]] = {
+            "stem": [*self.encoder.parameters(), *self.head.parameters()],
+            **{name: [*self.online[name].parameters()] for name in ("dm", "bdm") if name in self.online},
+        }
+        self.phases = c.target_period  # the last of so many updates is followed by the target
+        self._losses = self.losses
+
+    def _dynamics(self) -> nn.Module:
+        if self.config.latent:
+            return DenseDynamics(self.config.latent, self.actions, self.config.dynamics_hidden, rescaled=True)
+        return ConvDynamics(self.encoder.map_shape[0], self.actions)
+
+    def _virtual_trajectories(self) -> VirtualTrajectories:
+        o = self.objective
+        projected = o.metric == "projection"
+        distance = cosine_distance if projected else DISTANCES[o.latent_distance]
+        return VirtualTrajectories(
+            forward=self.online["dm"],
+            backward=self.online["bdm"],
+            actions=self.actions,
+            horizon=self.K,
+            copies=self.M,
+            projector=self.head.project if projected else None,
+            predictor=self.online["predictor"] if projected else None,
+            target_projector=self.target_head.project if projected else None,
+            distance=distance,
+            constraint=o.constraint,
+            sampling=o.virtual_actions,
+            sigma=o.sigma,
+            update_forward=o.cycle_updates_dm,
+        )
+
+    @torch.no_grad()
+    def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
+        """(…, C, H, W) uint8 observations -> (…) actions; exploration is the noise of the head's layers."""
+        images = torch.as_tensor(observation, device=self.device)
+        single = images.dim() == 3
+        x = images.reshape(-1, *images.shape[-3:]).to(torch.get_default_dtype()) / 255.0
+        action = self.q_values(self.head(self.encoder(x), noisy=explore)).argmax(1)
+        return action[0] if single else action
+
+    def q_values(self, logits: Tensor) -> Tensor:
+        """(N, |A|, atoms) -> (N, |A|): the expectation of the return."""
+        return (logits.softmax(-1) * self.support).sum(-1)  # not a matrix product: those may run in low precision
+
+    def draw(self, batch: Sequences) -> Draws:
+        """All random numbers of one update, from this agent's own generator."""
+        B = len(batch.positions)
+        images = [
+            self.augment.draw(count, self.device, self.generator) for count in (B, B, B * (1 + self.K + self.views))
+        ]
+        virtual = torch.zeros((B, 0, 0), dtype=torch.int64, device=self.device)
+        if self.virtual is not None and self.M:
+            virtual = self.virtual.draw(batch.positions, batch.actions, self.generator)
+        return Draws(images[0], images[1], images[2], virtual)
+
+    def losses(self, batch: Sequences, draws: Draws) -> dict[str, Tensor]:
+        """Per-sample losses (B,) named like their weights: rl, pred, cyc; beside them priority and q."""
+        B, K = len(batch.positions), self.K
+        z = self.encoder(self.augment(batch.observations[:, 0], draws.online))  # (B, …): z_t
+        with torch.no_grad():
+            z_next, z_future, z_tilde = self._target_latents(batch, draws)
+            choice = self.encoder(self.augment(batch.next_observations, draws.choice))
+            best = self.q_values(self.head(choice)).argmax(1)  # (B,): double DQN
+            next_probabilities = select(self.target_head(z_next).softmax(-1), best)  # (B, atoms)
+            target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
+
+        logits = self.head(z)  # (B, |A|, atoms)
+        rl = categorical_loss(select(logits, batch.actions[:, 0]).log_softmax(-1), target)
+        zero = torch.zeros_like(rl.loss)
+        losses = {"rl": rl.loss, "pred": zero, "cyc": zero, "priority": rl.priority}
+        losses["q"] = self.q_values(logits.detach()).amax(1)
+        if not K:
+            return losses
+        z_hat = rollout(self.online["dm"], z, batch.actions)  # (B, K, …): Eq. 1
+        prediction = self.online["predictor"](self.head.project(z_hat.flatten(0, 1))).unflatten(0, (B, K))
+        with torch.no_grad():
+            future = self.target_head.project(z_future).unflatten(0, (B, K))
+        losses["pred"] = prediction_loss(prediction, future, cosine_distance, batch.alive[:, 1:])  # Eq. 2
+        if self.virtual is not None:
+            losses["cyc"] = self._cycle_loss(z, z_hat, z_tilde, batch, draws) * batch.alive[:, 0]
+        return losses
+
+    def _target_latents(self, batch: Sequences, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """One pass of the target encoder over s_{t+n} (B), s_{t+1} … s_{t+K} (B·K) and the views of s_t (B·views)."""
+        B = len(batch.positions)
+        future = batch.observations[:, 1:].flatten(0, 1)
+        views = batch.observations[:, 0].repeat_interleave(self.views, 0)
+        images = self.augment(torch.cat([batch.next_observations, future, views]), draws.target)
+        parts = self.target_encoder(images).split([B, B * self.K, B * self.views])
+        return parts[0], parts[1], parts[2]
+
+    def _cycle_loss(self, z: Tensor, z_hat: Tensor, z_tilde: Tensor, batch: Sequences, draws: Draws) -> Tensor:
+        """Eq. 4 over the virtual trajectories plus, if asked for, along the recorded actions. Returns (B,)."""
+        assert self.virtual is not None
+        with torch.no_grad():
+            projected = self.objective.metric == "projection"
+            target = self.target_head.project(z_tilde) if projected else z_tilde.flatten(1)
+            target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
+        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual)
+        if self.objective.real_cycle:
+            z_cycle = rollout(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))[:, -1]  # (B, …): z′_t
+            loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])
+        return loss
+
+    def update(self, batch: Sequences, schedule: Schedule) -> dict[str, Tensor]:
+        """One optimiser step on `batch`. Returns detached metrics; `priority` (B,) goes back to the replay."""
+        self.head.resample(self.generator)
+        draws = self.draw(batch)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            losses = self._losses(batch, draws)
+        total = total_objective(
+            losses["rl"], losses["pred"], losses["cyc"], self.objective.lambda_pred, schedule.lambda_cyc
+        )
+        loss = (batch.weight * total).mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norms = {
+            f"grad_norm_{name}": nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
+            for name, parameters in self.clipped.items()
+        }
+        follows = schedule.phase == self.phases - 1
+        if follows and self.config.target_moment == "before-step":
+            self.update_target()
+        self.optimizer.step()
+        if follows and self.config.target_moment == "after-step":
+            self.update_target()
+        means = {f"loss_{name}": losses[name].mean() for name in ("rl", "pred", "cyc")}
+        metrics = {"loss": loss, **means, **norms, "q": losses["q"].mean(), "priority": losses["priority"]}
+        return {name: value.detach() for name, value in metrics.items()}
+
+    def update_target(self) -> None:
+        """Lets the target networks follow the online ones."""
+        follow(self.target_encoder, self.encoder, self.config.target_tau)
+        follow(self.target_head, self.head, self.config.target_tau)
+
+    def compile(self) -> None:
+        """Replaces the losses by their compiled version; the first update then takes a minute."""
+        self._losses = torch.compile(self.losses)
+
+    def parameter_count(self) -> int:
+        """Trainable parameters."""
+        return sum(p.numel() for p in self.online.parameters())
+
+    def weights(self) -> dict[str, Tensor]:
+        """What acting needs: encoder and head."""
+        parts = {"encoder": self.encoder, "head": self.head}
+        return {f"{part}.{k}": v for part, module in parts.items() for k, v in module.state_dict().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Takes over what `weights` gave, for acting."""
+        for part, module in {"encoder": self.encoder, "head": self.head}.items():
+            prefix = f"{part}."
+            module.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes: networks, targets, optimiser."""
+        return {
+            "online": self.online.state_dict(),
+            "target_encoder": self.target_encoder.state_dict(),
+            "target_head": self.target_head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.online.load_state_dict(state["online"])
+        self.target_encoder.load_state_dict(state["target_encoder"])
+        self.target_head.load_state_dict(state["target_head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def select(values: Tensor, actions: Tensor) -> Tensor:
+    """(B, |A|, X) values and (B,) actions -> (B, X): the row of the action taken."""
+    return values.gather(1, actions[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]

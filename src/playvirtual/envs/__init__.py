@@ -1,0 +1,6 @@
+"""Environments: Atari, DMControl, MinAtar, toys and anything from Gymnasium, behind one small protocol."""
+
+from playvirtual.envs.protocol import Environment, Step
+from playvirtual.envs.registry import check, family, make, task_names
+
+__all__ = ["Environment", "Step", "check", "family", "make", "task_names"]

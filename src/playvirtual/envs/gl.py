@@ -1,0 +1,69 @@
+"""Which OpenGL back end draws MuJoCo's pixels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+
+from playvirtual.errors import InputError
+
+# In order of preference: EGL uses a graphics card where there is one, OSMesa never does.
+CANDIDATES = ("egl", "osmesa")
+# Drawing fails in more ways than Python can catch, so it is tried in another process first. That one leaves
+# without clean-up because the context's destructor complains at exit.
+PROBE = """
+import os, mujoco
+context = mujoco.GLContext(64, 64)
+context.make_current()
+mujoco.MjrContext(mujoco.MjModel.from_xml_string("<mujoco/>"), mujoco.mjtFontScale.mjFONTSCALE_150)
+from OpenGL import GL
+print(GL.glGetString(GL.GL_VENDOR).decode(), GL.glGetString(GL.GL_RENDERER).decode(), sep=", ", flush=True)
+os._exit(0)
+"""
+PROBE_SECONDS = 60
+ADVICE = (
+    "install one with `apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri libopengl0` (EGL) or "
+    "`apt-get install libosmesa6` (OSMesa)"
+)
+
+
+def backend() -> str:
+    """The back end that is used, with what stands behind it: "egl (Mesa/X.org, llvmpipe …)"."""
+    name, maker = choose()
+    return f"{name} ({maker})"
+
+
+@lru_cache(maxsize=1)
+def choose() -> tuple[str, str]:
+    """Settles on a back end for this process; returns its name and what draws: vendor, renderer.
+
+    MUJOCO_GL decides if it is set; otherwise the first of `CANDIDATES` that works. Call it before the first
+    import of dm_control, which reads the choice from MUJOCO_GL.
+    """
+    wanted = os.environ.get("MUJOCO_GL")
+    for name in (wanted,) if wanted else CANDIDATES:
+        maker = _probe(name)
+        if maker is not None:
+            os.environ["MUJOCO_GL"] = name
+            return name, maker
+    if wanted:
+        raise InputError(f"MUJOCO_GL: {wanted!r} cannot draw here; unset it to have one chosen, or {ADVICE}")
+    raise InputError(f"dmc: none of the OpenGL back ends {', '.join(CANDIDATES)} works here; {ADVICE}")
+
+
+def _probe(name: str) -> str | None:
+    """Vendor, renderer of a back end that can draw; None if it cannot."""
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            env={**os.environ, "MUJOCO_GL": name},
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=True,
+        )
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return probe.stdout.strip()

@@ -1,0 +1,128 @@
+"""Any Gymnasium environment that shows pixels."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
+from playvirtual.envs.lanes import Outcome
+from playvirtual.envs.protocol import ActionSpace, Frames
+from playvirtual.errors import InputError, unknown
+
+PICTURE_SIZE = 300  # pixels, at least about, where the image is smaller
+
+
+class Gym:
+    """One environment by its id: its observations if they are images, else what it renders as `rgb_array`.
+
+    Images are reduced by area to a square. Discrete actions count from 0; a box is flattened and its finite
+    bounds are stretched from [−1, 1].
+    """
+
+    def __init__(self, env_id: str, image_size: int, *, grayscale: bool) -> None:
+        self._env, self._sees_observations = _make(env_id)
+        self.action_space = _action_space(env_id, self._env.action_space)
+        self._size = image_size
+        self._grayscale = grayscale
+        self._observation: Any = None
+        self.reset(0)
+        try:
+            channels = min(self._image().shape[2], 1 if grayscale else 3)
+        except gymnasium.error.Error as error:  # rendering needs a package that is not there
+            raise InputError(f"task: 'gym/{env_id}' cannot be drawn: {error}") from error
+        self.frame_shape = (channels, image_size, image_size)
+
+    def reset(self, seed: int) -> None:
+        self._observation, _ = self._env.reset(seed=seed)
+
+    def advance(self, action: npt.NDArray[np.generic]) -> Outcome:
+        self._observation, reward, terminated, truncated, _ = self._env.step(self._translate(action))
+        return Outcome(float(reward), bool(terminated), bool(terminated or truncated))
+
+    def frame(self) -> Frames:
+        image = self._image()
+        if self._grayscale and image.shape[2] == 3:
+            image = to_gray(image)
+        return channels_first(resize_area(image, self._size))
+
+    def picture(self) -> Frames:
+        image = self._image()
+        return enlarge(image, max(1, PICTURE_SIZE // max(image.shape)))
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _image(self) -> Frames:
+        """(H, W, C), C = 1 or 3, at the environment's own size."""
+        image = np.asarray(self._observation if self._sees_observations else self._env.render())
+        image = image[..., None] if image.ndim == 2 else image
+        if image.ndim != 3 or image.dtype != np.uint8 or image.shape[2] not in (1, 3):
+            raise InputError(
+                f"task: the image of 'gym/{_id_of(self._env)}' is {image.dtype} of shape {image.shape}; "
+                "allowed: uint8, (H, W), (H, W, 1) or (H, W, 3)"
+            )
+        return image
+
+    def _translate(self, action: npt.NDArray[np.generic]) -> Any:
+        """The agent's action as the environment wants it."""
+        space = self._env.action_space
+        if isinstance(space, spaces.Discrete):
+            return space.start + int(action)
+        assert isinstance(space, spaces.Box)
+        unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
+        return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
+
+
+def check_id(env_id: str) -> None:
+    """Raises an `InputError` with the nearest id unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+        gymnasium.spec(name)
+    except ImportError as error:
+        raise InputError(f"task: 'gym/{env_id}' needs the module {module!r}: {error}") from error
+    except gymnasium.error.Error as error:
+        raise unknown("task", f"gym/{env_id}", (f"gym/{known}" for known in gymnasium.registry)) from error
+
+
+def _make(env_id: str) -> tuple[gymnasium.Env[Any, Any], bool]:
+    """The environment, and whether its observations are images; if not, it renders."""
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True)
+        if _is_image(env.observation_space):
+            return env, True
+        if "rgb_array" not in env.metadata.get("render_modes", ()):
+            raise InputError(
+                f"task: 'gym/{env_id}' shows no pixels; its observations are {env.observation_space} "
+                "and it does not render 'rgb_array'"
+            )
+        env.close()
+        return gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True), False
+    except gymnasium.error.Error as error:
+        raise InputError(f"task: 'gym/{env_id}' cannot be made: {error}") from error
+
+
+def _is_image(space: spaces.Space[Any]) -> bool:
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
+
+
+def _action_space(env_id: str, space: spaces.Space[Any]) -> ActionSpace:
+    """What the agent chooses from."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    if isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+        return spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
+    raise InputError(f"task: 'gym/{env_id}' has the action space {space}; allowed: Discrete, Box with finite bounds")
+
+
+def _id_of(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec else type(env.unwrapped).__name__

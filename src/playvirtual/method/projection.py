@@ -1,0 +1,44 @@
+"""The metric spaces M in which predicted and observed states are compared."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def cosine_distance(prediction: Tensor, target: Tensor, eps: float = 1e-3) -> Tensor:
+    """‖p/‖p‖ − t/‖t‖‖² = 2 − 2·cos(p, t) over the last dimension; norms below ε count as ε."""
+    p = F.normalize(prediction, dim=-1, eps=eps)
+    t = F.normalize(target, dim=-1, eps=eps)
+    return (p - t).square().sum(-1)
+
+
+def squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean squared difference over the last dimension."""
+    return (prediction - target).square().mean(-1)
+
+
+def normalised_squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
+    """`cosine_distance` with the mean over the last dimension in place of the sum."""
+    return cosine_distance(prediction, target) / prediction.shape[-1]
+
+
+# The distances by the names that configurations use.
+DISTANCES = {
+    "cosine": cosine_distance,
+    "mse": squared_distance,
+    "normalised-mse": normalised_squared_distance,
+}
+
+
+class ProjectionHead(nn.Module):
+    """g or q of the continuous agents: two fully connected layers with a ReLU between them."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(size, hidden)
+        self.fc2 = nn.Linear(hidden, size)
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, D) -> (…, D)
+        out: Tensor = self.fc2(F.relu(self.fc1(x)))
+        return out

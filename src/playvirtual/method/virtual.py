@@ -1,0 +1,163 @@
+"""Section 3 of the paper: rollouts, the prediction loss, the cycle loss over virtual trajectories.
+
+Symbols are the paper's: z_t the encoded state, ẑ (z_hat) a forward prediction, z′ (z_cycle) a backward one,
+z̃ (z_tilde) the target network's view of an observation, h and b the forward and backward dynamics model.
+Shapes: B samples, K steps, M virtual trajectories per sample, "…" the shape of a latent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from playvirtual.method.actions import action_space
+from playvirtual.method.projection import cosine_distance
+
+Dynamics = Callable[[Tensor, Tensor], Tensor]  # (N, …), (N, …a) -> (N, …)
+Distance = Callable[[Tensor, Tensor], Tensor]  # (…, D), (…, D) -> (…)
+Features = Callable[[Tensor], Tensor]  # (N, …) -> (N, D)
+
+
+def rollout(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
+    """Eq. 1: ẑ_{t+k+1} = h(ẑ_{t+k}, a_{t+k}) from ẑ_t = z_t."""
+    states = []
+    for a in actions.unbind(1):  # (N, K, …a) -> K × (N, …a)
+        z = model(z, a)
+        states.append(z)
+    return torch.stack(states, 1)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
+
+
+def cycle(h: Dynamics, b: Dynamics, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Definition 1: K steps forward by h, then (Eq. 3) the same actions in reverse back by b."""
+    z_hat = rollout(h, z, actions)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
+    z_cycle = rollout(b, z_hat[:, -1], actions.flip(1))  # (N, K, …): z′_{t+K−1} … z′_t
+    return z_hat, z_cycle.flip(1)  # z′_t … z′_{t+K−1}
+
+
+def prediction_loss(z_hat: Tensor, z_tilde: Tensor, d: Distance, mask: Tensor | None = None) -> Tensor:
+    """Eq. 2: Σ_k d(ẑ_{t+k}, z̃_{t+k}); both (B, K, D) in the metric space of d, mask (B, K). Returns (B,)."""
+    distances = d(z_hat, z_tilde)  # (B, K)
+    return (distances if mask is None else distances * mask).sum(1)
+
+
+def gaussian_ramp_up(step: Tensor | float, i_end: int, maximum: float = 1.0) -> Tensor:
+    """λ_cyc(i) = λ_max · exp(−5 (1 − i/i_end)²) up to i_end, λ_max after it (and always, if i_end is 0)."""
+    i = torch.as_tensor(step, dtype=torch.get_default_dtype())
+    progress = (i / i_end).clamp(0.0, 1.0) if i_end > 0 else torch.ones_like(i)
+    return maximum * torch.exp(-5.0 * (1.0 - progress) ** 2)
+
+
+def total_objective(
+    rl: Tensor, pred: Tensor, cyc: Tensor, lambda_pred: float | Tensor, lambda_cyc: float | Tensor
+) -> Tensor:
+    """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc, per sample (B,)."""
+    return rl + lambda_pred * pred + lambda_cyc * cyc
+
+
+def without_parameter_gradients(model: Dynamics) -> Dynamics:
+    """The same function of (z, a); gradients pass through to z but do not reach the model's parameters."""
+    if not isinstance(model, nn.Module):
+        return model
+
+    def frozen(z: Tensor, a: Tensor) -> Tensor:
+        detached = {name: p.detach() for name, p in model.named_parameters()}
+        out: Tensor = functional_call(model, detached, (z, a))
+        return out
+
+    return frozen
+
+
+class VirtualTrajectories(nn.Module):
+    """The paper's contribution as one module: λ_cyc(i) · L_cyc over M virtual trajectories of K steps.
+
+    aux = VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q, actions=space, horizon=9, copies=12)
+    loss = rl_loss + aux(z, target, step=i).mean()
+
+    `forward` and `backward` take (z, a) to a state of z's shape. Without `projector` the cycle is compared in the
+    latent space itself. `target` is what the cycle must come back to, in that metric space and without gradient:
+    g_m(z̃_t), or flattened z̃_t; (B, D), or (B, M, D) for one augmented view per trajectory.
+    """
+
+    def __init__(
+        self,
+        *,
+        forward: Dynamics,
+        backward: Dynamics,
+        actions: Any,
+        horizon: int,
+        copies: int,
+        projector: Features | None = None,
+        predictor: Features | None = None,
+        target_projector: Features | None = None,
+        distance: Distance = cosine_distance,
+        constraint: Literal["end", "every"] = "end",
+        sampling: Literal["uniform", "perturbed"] = "uniform",
+        sigma: float = 0.05,
+        update_forward: bool = True,
+        i_end: int = 50_000,
+        lambda_max: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.h, self.b = forward, backward
+        self.g, self.q, self.g_m = projector, predictor, target_projector or projector
+        self.actions = action_space(actions)
+        self.K, self.M = horizon, copies
+        self.d, self.constraint = distance, constraint
+        self.sampling, self.sigma = sampling, sigma
+        self.update_forward = update_forward
+        self.i_end, self.lambda_max = i_end, lambda_max
+
+    def draw(self, z: Tensor, recorded: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """(B, M, K, …a): the virtual actions of every trajectory; `recorded` (B, K, …a) is what is perturbed."""
+        if self.sampling == "uniform":
+            return self.actions.uniform((len(z), self.M, self.K), generator, z.device)
+        if recorded is None:
+            raise ValueError("sampling='perturbed' needs the recorded actions (B, K, …)")
+        copies = recorded[:, None].expand(-1, self.M, *recorded.shape[1:])
+        return self.actions.perturb(copies, self.sigma, generator)
+
+    def project(self, z: Tensor) -> Tensor:
+        """The online side of the metric: q(g(z)), or z flattened. (N, …) -> (N, D)."""
+        if self.g is None:
+            return z.flatten(1)
+        return self.q(self.g(z)) if self.q is not None else self.g(z)
+
+    def loss(self, z: Tensor, target: Tensor, actions: Tensor) -> Tensor:
+        """Eq. 4: L_cyc = 1/M Σ_m d_M(z′_t, z̃_t) along the given actions (B, M, K, …a). Returns (B,)."""
+        B, M, K = actions.shape[:3]
+        if M == 0 or K == 0:
+            return z.new_zeros(B)
+        h = self.h if self.update_forward else without_parameter_gradients(self.h)
+        z_hat, z_cycle = cycle(h, self.b, z.repeat_interleave(M, 0), actions.flatten(0, 1))  # (B·M, K, …)
+        if target.dim() == 2:
+            target = target[:, None].expand(-1, M, -1)  # (B, M, D)
+        distance = self.d(self.project(z_cycle[:, 0]).unflatten(0, (B, M)), target.detach())  # (B, M)
+        if self.constraint == "every" and K > 1:
+            distance = distance + self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
+        return distance.mean(1)
+
+    def _inner_steps(self, z_hat: Tensor, z_cycle: Tensor) -> Tensor:
+        """Σ_{k=1}^{K−1} d_M(z′_{t+k}, ẑ_{t+k}); both (N, K, …), ẑ from t+1, z′ from t. Returns (N,)."""
+        N, K = z_hat.shape[:2]
+        online = self.project(z_cycle[:, 1:].flatten(0, 1))
+        with torch.no_grad():
+            inner = z_hat[:, :-1].flatten(0, 1)
+            target = self.g_m(inner) if self.g_m is not None else inner.flatten(1)
+        return self.d(online, target).view(N, K - 1).sum(1)
+
+    def forward(
+        self,
+        z: Tensor,
+        target: Tensor,
+        step: Tensor | float | None = None,
+        *,
+        recorded: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """λ_cyc(step) · L_cyc per sample, (B,); without `step` the full weight λ_max."""
+        weight = self.lambda_max if step is None else gaussian_ramp_up(step, self.i_end, self.lambda_max)
+        return weight * self.loss(z, target, self.draw(z, recorded, generator))

@@ -1,0 +1,19 @@
+"""Experience: every frame stored once on the training device, read back as sequences."""
+
+from playvirtual.replay.augmentation import Augmentation, Crop, intensity, random_crop, shift
+from playvirtual.replay.buffer import Replay
+from playvirtual.replay.returns import NStep, n_step
+from playvirtual.replay.sampling import Priorities, search
+
+__all__ = [
+    "Augmentation",
+    "Crop",
+    "NStep",
+    "Priorities",
+    "Replay",
+    "intensity",
+    "n_step",
+    "random_crop",
+    "search",
+    "shift",
+]

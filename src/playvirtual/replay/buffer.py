@@ -1,0 +1,120 @@
+"""The ring of experience: one entry per observed frame, with the action that followed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Replay:
+    """Entries (frame, action, reward, terminal) in the order of time, `capacity` of them, on one device.
+
+    An episode that ends by a time limit is closed by an entry that holds its last frame and no action, so that
+    the state to bootstrap from exists. Every entry carries the number of its episode (a lost life begins a new
+    one): frames of one observation, rewards of one return, states of one sequence belong together if and only
+    if those numbers agree, which is all the bookkeeping there is.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        frame_shape: tuple[int, int, int],
+        frame_stack: int,
+        action_size: int | None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`action_size` is None for discrete actions, else the length of an action vector."""
+        self.capacity, self.frame_stack, self.device = capacity, frame_stack, torch.device(device)
+        self.head = 0  # entries ever written; entry number i lives at i % capacity
+        self._episode = 0
+
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(capacity, *shape, dtype=dtype, device=self.device)
+
+        self.frames = zeros(*frame_shape, dtype=torch.uint8)
+        self.actions = zeros(dtype=torch.int64) if action_size is None else zeros(action_size, dtype=torch.float32)
+        self.rewards = zeros(dtype=torch.float32)
+        self.terminals = zeros(dtype=torch.bool)
+        self.acted = zeros(dtype=torch.bool)  # False: a closing entry, no action followed
+        self.episodes = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
+        self.numbers = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)  # of the entries here
+        self._positions = torch.arange(capacity, device=self.device)
+        self._head = torch.zeros((), dtype=torch.int64, device=self.device)  # `head`, for the device to read
+
+    def __len__(self) -> int:
+        return min(self.head, self.capacity)
+
+    def add(
+        self,
+        frame: npt.NDArray[np.uint8],
+        action: npt.ArrayLike,
+        reward: float,
+        *,
+        terminal: bool,
+        last: npt.NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Stores one transition; `last` is the frame it led to, given if and only if a time limit ended the episode.
+
+        Returns the ring position of the transition.
+        """
+        position = self._write(frame, action, reward, terminal=terminal, acted=True)
+        if last is not None:
+            self._write(last, np.zeros(self.actions.shape[1:]), 0.0, terminal=False, acted=False)
+        if terminal or last is not None:
+            self._episode += 1
+        return position
+
+    def _write(
+        self,
+        frame: npt.NDArray[np.uint8],
+        action: npt.ArrayLike,
+        reward: float,
+        *,
+        terminal: bool,
+        acted: bool,
+    ) -> int:
+        position = self.head % self.capacity
+        self.frames[position].copy_(torch.from_numpy(np.ascontiguousarray(frame)))
+        if self.actions.dim() == 1:
+            self.actions[position] = int(np.asarray(action))
+        else:
+            self.actions[position].copy_(torch.from_numpy(np.asarray(action, dtype=np.float32)))
+        self.rewards[position] = reward
+        self.terminals[position] = terminal
+        self.acted[position] = acted
+        self.episodes[position] = self._episode
+        self.numbers[position] = self.head
+        self.head += 1
+        self._head.fill_(self.head)
+        return position
+
+    def startable(self, span: int, *, within_episode: bool = False) -> Tensor:
+        """(capacity,) bool: where a sequence may start whose `span` following entries exist too.
+
+        `within_episode` asks in addition that those entries belong to the same episode.
+        """
+        age = torch.remainder(self._head - 1 - self._positions, self.capacity)  # 0: the newest entry
+        size = self._head.clamp_max(self.capacity)
+        # A full ring has lost the frames before its oldest entries: these have no complete frame stack.
+        oldest = torch.where(self._head > self.capacity, size - (self.frame_stack - 1), size)
+        ok = (age >= span) & (age < oldest) & self.acted
+        if within_episode:
+            ok = ok & (self.episodes == self.episodes.roll(-span))
+        return ok
+
+    def ahead(self, index: Tensor, steps: int) -> Tensor:
+        """(B, steps): ring positions of the entries index, index + 1, …"""
+        offsets = torch.arange(steps, device=self.device)
+        return torch.remainder(index[:, None] + offsets, self.capacity)
+
+    def observations(self, index: Tensor) -> Tensor:
+        """(…) ring positions -> (…, stack·C, H, W) uint8, oldest frame first, zeros before the episode's start."""
+        back = torch.arange(self.frame_stack - 1, -1, -1, device=self.device)
+        positions = torch.remainder(index[..., None] - back, self.capacity)  # (…, stack)
+        same_episode = self.episodes[positions] == self.episodes[index][..., None]
+        # Around the ring's seam the entry found may be a newer one of the same, long episode.
+        visible = same_episode & (self.numbers[positions] == self.numbers[index][..., None] - back)
+        frames = self.frames[positions] * visible[..., None, None, None]  # (…, stack, C, H, W)
+        return frames.flatten(-4, -3)

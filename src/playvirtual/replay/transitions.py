@@ -1,0 +1,63 @@
+"""The batches of the continuous agent: single transitions for SAC, sequences for the auxiliary objective."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from playvirtual.replay.buffer import Replay
+from playvirtual.replay.sampling import search
+
+
+class Transitions(NamedTuple):
+    """B single steps, drawn uniformly."""
+
+    observations: Tensor  # (B, C, H, W) uint8: s_t
+    actions: Tensor  # (B, A): a_t
+    rewards: Tensor  # (B,): r_t
+    discounts: Tensor  # (B,): γ, or 0 after a terminal
+    next_observations: Tensor  # (B, C, H, W) uint8: s_{t+1}; after a terminal whatever comes next
+
+
+class Windows(NamedTuple):
+    """B sequences of K + 1 observations, each within one episode, drawn uniformly."""
+
+    observations: Tensor  # (B, K+1, C, H, W) uint8: s_t … s_{t+K}
+    actions: Tensor  # (B, K, A): a_t … a_{t+K−1}
+    valid: Tensor  # (B,) float: 0 as long as the replay holds no such sequence at all
+
+
+class Experience(NamedTuple):
+    """What one update of the continuous agent learns from."""
+
+    transitions: Transitions
+    windows: Windows | None  # None without an auxiliary objective (K = 0)
+
+
+def sample_transitions(
+    replay: Replay, *, batch_size: int, gamma: float, generator: torch.Generator | None = None
+) -> Transitions:
+    """Draws single steps without waiting for the device; a time limit is bootstrapped from the frame it left."""
+    index = search(replay.startable(1).to(torch.get_default_dtype()), batch_size, generator)
+    after = torch.remainder(index + 1, replay.capacity)
+    return Transitions(
+        observations=replay.observations(index),
+        actions=replay.actions[index],
+        rewards=replay.rewards[index],
+        discounts=gamma * (~replay.terminals[index]).to(torch.get_default_dtype()),
+        next_observations=replay.observations(after),
+    )
+
+
+def sample_windows(replay: Replay, *, batch_size: int, K: int, generator: torch.Generator | None = None) -> Windows:
+    """Draws sequences without waiting for the device; the frame that a time limit left may be the last."""
+    startable = replay.startable(K, within_episode=True)
+    index = search(startable.to(torch.get_default_dtype()), batch_size, generator)
+    ahead = replay.ahead(index, K + 1)  # (B, K+1)
+    return Windows(
+        observations=replay.observations(ahead),
+        actions=replay.actions[ahead[:, :K]],
+        valid=startable[index].to(torch.get_default_dtype()),
+    )

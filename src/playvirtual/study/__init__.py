@@ -1,0 +1,1 @@
+"""Studies: what runs have to say, in numbers, pictures and pages."""

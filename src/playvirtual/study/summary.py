@@ -1,0 +1,31 @@
+"""One run's score in a few lines, beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from playvirtual import published
+from playvirtual.config import Config
+from playvirtual.study.scores import hns
+
+
+def run_summary(config: Config, returns: Sequence[float]) -> str:
+    """Mean and spread of the returns; for the paper's games also the HNS and the published scores."""
+    mean, std = float(np.mean(returns)), float(np.std(returns))
+    lines = [
+        f"{config.task} {config.method}, seed {config.seed}: score {mean:.2f} ± {std:.2f} over {len(returns)} episodes"
+    ]
+    family, _, name = config.task.partition("/")
+    if family == "atari" and name in published.human():
+        lines.append(
+            f"human-normalised: {100 * float(hns(name, mean)):.1f} %"
+            f" (random {published.random()[name]:g}, human {published.human()[name]:g})"
+        )
+        scores = published.atari_scores()
+        lines.append(
+            f"the paper at 100k steps: SPR {scores['spr'][name]:g}, PlayVirtual {scores['playvirtual'][name]:g}"
+            + ("" if config.steps >= 100_000 else f"; this run has {config.steps} steps")
+        )
+    return "\n".join(lines)

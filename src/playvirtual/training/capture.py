@@ -1,0 +1,50 @@
+"""Turning an update into one launch: CUDA graphs, captured once per phase and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+WARM_UPS = 3  # eager runs before a capture, so that libraries have chosen their kernels
+
+
+class CapturedPhases:
+    """Calls `work(phase)`; on CUDA, after a few ordinary calls of a phase, replays it as one graph.
+
+    Every call does the work exactly once, captured or not, so capturing changes nothing but speed. `work` must
+    have static shapes, must not wait for the device, must draw random numbers from `generators` alone, and must
+    keep what outlives the call in tensors that it writes in place.
+    """
+
+    def __init__(
+        self, work: Callable[[int], None], device: torch.device, generators: Sequence[torch.Generator]
+    ) -> None:
+        self._work, self._generators = work, generators
+        self._calls: dict[int, int] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, phase: int) -> None:
+        if phase not in self._graphs:
+            calls = self._calls[phase] = self._calls.get(phase, 0) + 1
+            if calls <= WARM_UPS:
+                self._eagerly(phase)
+                return
+            self._graphs[phase] = self._capture(phase)
+        self._graphs[phase].replay()
+
+    def _eagerly(self, phase: int) -> None:
+        # Warm-ups run on a side stream because a capture will.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._work(phase)
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _capture(self, phase: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, stream=self._stream):
+            self._work(phase)
+        return graph

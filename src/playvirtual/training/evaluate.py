@@ -1,0 +1,72 @@
+"""Playing episodes with a trained agent, many side by side, one network call for all that are still going."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from playvirtual.config import Config
+from playvirtual.envs import Environment, make
+from playvirtual.envs.stack import FrameStack
+
+Policy = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.generic]]  # (N, C, H, W) -> (N,) or (N, A)
+Watcher = Callable[[Environment, npt.NDArray[np.generic], float], None]  # sees lane 0 after every step
+
+
+def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
+    """One seed per episode, none of them used in training."""
+    state = np.random.SeedSequence([seed, step, 0xE7A1]).generate_state(episodes)
+    return [int(s) & 0x7FFFFFFF for s in state]
+
+
+def evaluate(
+    policy: Policy, config: Config, *, episodes: int, seed: int, step: int = 0, watcher: Watcher | None = None
+) -> list[float]:
+    """The undiscounted, unclipped return of each of `episodes` whole episodes under the evaluation protocol."""
+    lanes = min(config.evaluation.lanes, episodes)
+    env = make(config.task, lanes, training=False, config=config.environment)
+    try:
+        return play(policy, env, config.environment.frame_stack, evaluation_seeds(seed, step, episodes), watcher)
+    finally:
+        env.close()
+
+
+def play(
+    policy: Policy, env: Environment, frame_stack: int, seeds: Sequence[int], watcher: Watcher | None = None
+) -> list[float]:
+    """Plays one episode per seed; every episode that is begun is finished and counts, long or short."""
+    stack = FrameStack(env.lanes, frame_stack, env.frame_shape)
+    episode = np.full(env.lanes, -1)  # which episode a lane is playing; −1: none
+    returns = np.zeros(len(seeds))
+    started = 0
+
+    def start(lanes: Sequence[int]) -> None:
+        nonlocal started
+        lanes = list(lanes)[: len(seeds) - started]
+        if not lanes:
+            return
+        numbers = range(started, started + len(lanes))
+        frames = env.reset(lanes, [seeds[i] for i in numbers])
+        stack.clear(lanes)
+        stack.push(frames, lanes)
+        episode[lanes] = list(numbers)
+        started += len(lanes)
+
+    start(range(env.lanes))
+    actions: npt.NDArray[np.generic] | None = None
+    while (live := episode >= 0).any():
+        chosen = policy(stack.observations[live])
+        if actions is None:
+            actions = np.zeros((env.lanes, *chosen.shape[1:]), chosen.dtype)
+        actions[live] = chosen
+        result = env.step(actions)
+        returns[episode[live]] += result.rewards[live]
+        stack.push(result.frames)
+        if watcher is not None and live[0]:
+            watcher(env, actions[0], float(result.rewards[0]))
+        ended = live & result.over
+        episode[ended] = -1
+        start(np.flatnonzero(ended).tolist())
+    return [float(r) for r in returns]

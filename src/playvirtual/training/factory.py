@@ -1,0 +1,36 @@
+"""From a configuration to the agent it describes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.sac import Sac
+from playvirtual.config import Config, RainbowConfig
+
+Agent = Rainbow | Sac
+ActionSpace = spaces.Discrete[np.int64] | spaces.Box
+
+
+def make_agent(
+    config: Config,
+    observation_shape: tuple[int, int, int],
+    action_space: ActionSpace,
+    device: torch.device,
+    seed: int,
+    generator: torch.Generator | None = None,
+) -> Agent:
+    """An untrained agent; `seed` decides its weights and leaves the global random state untouched."""
+    agent, objective = config.agent, config.objective
+    bf16 = config.precision == "bf16" and device.type == "cuda"
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if isinstance(agent, RainbowConfig):
+            assert isinstance(action_space, spaces.Discrete)
+            n = int(action_space.n)
+            return Rainbow(agent, objective, observation_shape, n, device, generator, bf16=bf16)
+        assert isinstance(action_space, spaces.Box)
+        n = action_space.shape[0]
+        return Sac(agent, objective, observation_shape, n, device, generator, bf16=bf16)

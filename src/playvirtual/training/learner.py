@@ -1,0 +1,81 @@
+"""One update from end to end: sample, learn, give priorities back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from playvirtual.agents.schedule import Schedule
+from playvirtual.config import Config, RainbowConfig
+from playvirtual.training.capture import CapturedPhases
+from playvirtual.training.factory import Agent
+from playvirtual.training.sources import Source
+
+
+class Learner:
+    """Everything that happens on the training device between two actions; never waits for it."""
+
+    def __init__(
+        self,
+        config: Config,
+        agent: Agent,
+        source: Source,
+        generator: torch.Generator,
+    ) -> None:
+        self.config, self.agent, self.source = config, agent, source
+        self.generator = generator
+        self.schedule = schedule_of(config, agent.device)
+        self.updates = 0
+        self._sums: dict[str, Tensor] = {}
+        self._since = 0
+        self._launch: Callable[[int], None] = self._work
+        if agent.device.type == "cuda" and config.capture != "off":
+            if config.capture == "compile":
+                agent.compile()
+            self._launch = CapturedPhases(self._work, agent.device, [generator])
+
+    def update(self) -> None:
+        """One update; its metrics are added up on the device until `metrics` fetches them."""
+        self._launch(self.updates % self.agent.phases)
+        self.updates += 1
+        self._since += 1
+
+    def _work(self, phase: int) -> None:
+        self.schedule.phase = phase
+        batch: Any = self.source.sample(self.schedule)
+        metrics = self.agent.update(batch, self.schedule)
+        self.source.learned(batch, metrics)
+        for name, value in metrics.items():
+            if name not in self._sums:
+                self._sums[name] = torch.zeros(2, device=value.device)
+            # The sum and how many it is of: not every phase has every metric.
+            self._sums[name].add_(torch.stack([value.float(), torch.ones_like(value, dtype=torch.float32)]))
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the updates since the last call; the one place where the host waits for the device."""
+        if not self._since:
+            return {}
+        sums, counts = torch.stack(list(self._sums.values()), 1)
+        means = (sums / counts.clamp_min(1.0)).tolist()
+        for total in self._sums.values():
+            total.zero_()
+        self._since = 0
+        return dict(zip(self._sums, means, strict=True))
+
+
+def schedule_of(config: Config, device: torch.device) -> Schedule:
+    """What changes with time in this configuration, at its first step."""
+    o, c = config.objective, config.agent
+    if not isinstance(c, RainbowConfig):
+        return Schedule(lambda_cyc_max=o.lambda_cyc_max, i_end=o.i_end, device=device)
+    return Schedule(
+        lambda_cyc_max=o.lambda_cyc_max,
+        i_end=o.i_end,
+        beta_start=c.priority_beta_start,
+        beta_end=c.priority_beta_end,
+        beta_steps=c.priority_beta_steps,
+        device=device,
+    )

@@ -1,0 +1,73 @@
+"""Where an agent's batches come from: prioritised sequences for Rainbow, uniform draws for SAC."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from playvirtual.agents.schedule import Schedule
+from playvirtual.config import Config, RainbowConfig, SacConfig
+from playvirtual.replay import Priorities, Replay
+from playvirtual.replay.sequences import Sequences, sample_sequences
+from playvirtual.replay.transitions import Experience, sample_transitions, sample_windows
+
+
+class PrioritisedSource:
+    """Sequences drawn by their priority, which every update renews."""
+
+    def __init__(self, config: RainbowConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
+        self.config, self.K, self.replay, self.generator = config, K, replay, generator
+        self.priorities = Priorities(replay, config.priority_exponent, span=max(K, config.n_step))
+
+    def follow(self) -> None:
+        """Takes note of what was added to the replay since the last call."""
+        self.priorities.follow()
+
+    def sample(self, schedule: Schedule) -> Sequences:
+        """Draws one batch without waiting for the device."""
+        return sample_sequences(
+            self.replay,
+            self.priorities,
+            batch_size=self.config.batch_size,
+            K=self.K,
+            n=self.config.n_step,
+            gamma=self.config.discount,
+            beta=schedule.beta,
+            generator=self.generator,
+        )
+
+    def learned(self, batch: Sequences, metrics: dict[str, Tensor]) -> None:
+        """Takes the new priorities out of an update's metrics."""
+        self.priorities.update(batch.positions, metrics.pop("priority"))
+
+
+class UniformSource:
+    """Transitions for the critic and the actor, windows for the auxiliary objective, each drawn uniformly."""
+
+    def __init__(self, config: SacConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
+        self.config, self.K, self.replay, self.generator = config, K, replay, generator
+
+    def follow(self) -> None:
+        """New transitions need no bookkeeping here."""
+
+    def sample(self, schedule: Schedule) -> Experience:
+        """Draws one batch without waiting for the device."""
+        c, generator = self.config, self.generator
+        transitions = sample_transitions(self.replay, batch_size=c.batch_size, gamma=c.discount, generator=generator)
+        windows = None
+        if self.K:
+            windows = sample_windows(self.replay, batch_size=c.auxiliary_batch_size, K=self.K, generator=generator)
+        return Experience(transitions, windows)
+
+    def learned(self, batch: Experience, metrics: dict[str, Tensor]) -> None:
+        """Uniform draws learn nothing from an update."""
+
+
+Source = PrioritisedSource | UniformSource
+
+
+def make_source(config: Config, replay: Replay, generator: torch.Generator) -> Source:
+    """The source that fits the configuration's agent."""
+    if isinstance(config.agent, RainbowConfig):
+        return PrioritisedSource(config.agent, config.objective.K, replay, generator)
+    return UniformSource(config.agent, config.objective.K, replay, generator)

@@ -1,0 +1,194 @@
+"""What each method trains, what it leaves alone, and which methods are the same thing."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.schedule import Schedule
+from playvirtual.config import METHODS
+from playvirtual.presets import build
+from playvirtual.replay.sequences import Sequences
+
+SMALL: dict[str, Any] = {"K": 3, "hidden": 16, "channels": "8,8,8", "batch_size": 5}
+
+
+def agent_of(method: str, seed: int = 0, **options: Any) -> Rainbow:
+    settings = {**SMALL, **options}
+    if method == "rl":
+        settings.pop("K")
+    config = build("atari/pong", method=method, **settings)
+    torch.manual_seed(seed)
+    return Rainbow(config.agent, config.objective, (4, 84, 84), 3, generator=torch.Generator().manual_seed(seed))
+
+
+def batch_of(K: int, seed: int = 0) -> Sequences:
+    g = torch.Generator().manual_seed(seed)
+    B = 5
+    alive = torch.ones(B, K + 1)
+    alive[1, 2:] = 0
+    return Sequences(
+        positions=torch.arange(B),
+        weight=torch.rand(B, generator=g) + 0.1,
+        observations=torch.randint(256, (B, K + 1, 4, 84, 84), generator=g, dtype=torch.uint8),
+        actions=torch.randint(3, (B, max(K, 1)), generator=g),
+        alive=alive,
+        returns=torch.randn(B, generator=g),
+        discounts=torch.full((B,), 0.9),
+        next_observations=torch.randint(256, (B, 4, 84, 84), generator=g, dtype=torch.uint8),
+    )
+
+
+def schedule_at(step: int) -> Schedule:
+    schedule = Schedule(lambda_cyc_max=1.0, i_end=100, beta_start=0.4, beta_end=1.0, beta_steps=100)
+    schedule.set(step)
+    return schedule
+
+
+def reached(agent: Rainbow, loss: Tensor) -> dict[str, bool]:
+    """Which networks a loss gives gradients to."""
+    agent.optimizer.zero_grad(set_to_none=True)
+    loss.mean().backward(retain_graph=True)
+    return {
+        name: any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in module.parameters())
+        for name, module in agent.online.items()
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_reach_what_the_method_says(method: str) -> None:
+    agent = agent_of(method)
+    batch = batch_of(agent.K)
+    losses = agent.losses(batch, agent.draw(batch))
+    rl = reached(agent, losses["rl"])
+    assert {name for name, hit in rl.items() if hit} == {"encoder", "head"}
+    if method == "rl":
+        assert not losses["pred"].any()
+        assert not losses["cyc"].any()
+        return
+    pred = reached(agent, losses["pred"])
+    assert {name for name, hit in pred.items() if hit} == {"encoder", "head", "predictor", "dm"}
+    if method == "spr":
+        assert not losses["cyc"].any()
+        return
+    expected = {"encoder", "head", "predictor", "dm", "bdm"}
+    if method == "playvirtual-nd":
+        expected -= {"dm"}
+    if method == "playvirtual-latent":
+        expected -= {"head", "predictor"}
+    cyc = reached(agent, losses["cyc"])
+    assert {name for name, hit in cyc.items() if hit} == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("playvirtual", {"M": 0}), ("spr", {})),
+        (("playvirtual", {"K": 0}), ("rl", {})),
+        (("spr", {"K": 0}), ("rl", {})),
+        (("playvirtual", {"real_cycle": True, "M": 0}), ("spr-bdm", {})),
+    ],
+)
+def test_limits_of_a_method_are_exactly_another_method(one: Any, other: Any) -> None:
+    """Bit by bit: the same networks, losses and weights after three updates."""
+    results = []
+    for method, options in (one, other):
+        agent = agent_of(method, **options)
+        for number in range(3):
+            agent.update(batch_of(agent.K, seed=number), schedule_at(50))
+        results.append(agent.online.state_dict())
+    assert results[0].keys() == results[1].keys()
+    assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+
+
+def test_losses_after_a_terminal_are_masked() -> None:
+    agent = agent_of("playvirtual")
+    batch = batch_of(agent.K)
+    draws = agent.draw(batch)
+    whole = agent.losses(batch._replace(alive=torch.ones(5, 4)), draws)
+    masked = agent.losses(batch._replace(alive=torch.zeros(5, 4)), draws)
+    assert (whole["pred"] > 0).all()
+    assert not masked["pred"].any()
+    assert not masked["cyc"].any()
+    torch.testing.assert_close(whole["rl"], masked["rl"])
+
+
+def test_lambda_cyc_weighs_the_cycle_loss_alone() -> None:
+    """The total is weight · (rl + pred + λ_cyc · cyc), averaged over the batch."""
+    totals = []
+    for step in (0, 100):
+        agent = agent_of("playvirtual")
+        batch = batch_of(agent.K)
+        metrics = agent.update(batch._replace(weight=torch.ones(5)), schedule_at(step))
+        lambda_cyc = 1.0 if step else float(torch.tensor(-5.0).exp())
+        expected = metrics["loss_rl"] + metrics["loss_pred"] + lambda_cyc * metrics["loss_cyc"]
+        torch.testing.assert_close(metrics["loss"], expected)
+        totals.append(float(metrics["loss"]))
+    assert totals[1] > totals[0]
+
+
+def test_target_moments() -> None:
+    """after-step: the target equals the online network; before-step: it is one update behind."""
+    for moment in ("after-step", "before-step"):
+        agent = agent_of("spr", target_moment=moment)
+        before = agent.encoder.convs[0].weight.clone()
+        agent.update(batch_of(agent.K), schedule_at(0))
+        target = agent.target_encoder.convs[0].weight
+        assert torch.equal(target, agent.encoder.convs[0].weight if moment == "after-step" else before)
+
+
+def test_target_period() -> None:
+    agent = agent_of("spr", target_period=2)
+    schedule = schedule_at(0)
+    start = agent.encoder.convs[0].weight.clone()
+    for phase in (0, 1):
+        schedule.phase = phase
+        agent.update(batch_of(agent.K), schedule)
+        follows = torch.equal(agent.target_encoder.convs[0].weight, agent.encoder.convs[0].weight)
+        assert follows == (phase == 1)
+    assert not torch.equal(start, agent.target_encoder.convs[0].weight)
+
+
+def test_a_black_screen_gives_finite_numbers() -> None:
+    """A constant feature map would be 0/0 in the released code."""
+    agent = agent_of("playvirtual")
+    batch = batch_of(agent.K)
+    black = batch._replace(
+        observations=torch.zeros_like(batch.observations),
+        next_observations=torch.zeros_like(batch.next_observations),
+    )
+    for conv in agent.encoder.convs:
+        torch.nn.init.zeros_(conv.bias)
+    agent.update_target()
+    metrics = agent.update(black, schedule_at(100))
+    assert all(bool(value.isfinite().all()) for value in metrics.values())
+    assert all(bool(p.isfinite().all()) for p in agent.online.parameters())
+
+
+def test_acting_greedily_ignores_noise_and_exploring_does_not() -> None:
+    agent = agent_of("rl")
+    observations = torch.randint(256, (20, 4, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    greedy = agent.act(observations)
+    explored = []
+    for seed in range(20):
+        agent.head.resample(torch.Generator().manual_seed(seed))
+        assert torch.equal(agent.act(observations), greedy)
+        explored.append(torch.equal(agent.act(observations, explore=True), greedy))
+    assert not all(explored)
+    assert agent.act(observations[0].numpy()).shape == ()
+
+
+def test_state_round_trip_continues_to_the_bit() -> None:
+    first = agent_of("playvirtual")
+    first.update(batch_of(3, seed=1), schedule_at(10))
+    second = agent_of("playvirtual", seed=9)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert first.generator is not None
+    assert second.generator is not None
+    second.generator.set_state(first.generator.get_state())
+    for agent in (first, second):
+        agent.update(batch_of(3, seed=2), schedule_at(20))
+    assert all(torch.equal(a, b) for a, b in zip(first.online.parameters(), second.online.parameters(), strict=True))

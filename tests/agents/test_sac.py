@@ -1,0 +1,356 @@
+"""Laws of the continuous agent: what is computed, what is trained by what, what follows what."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
+
+from playvirtual.agents.sac import Sac
+from playvirtual.agents.sac_losses import (
+    actor_loss,
+    critic_loss,
+    soft_target,
+    squashed_gaussian,
+    temperature_loss,
+)
+from playvirtual.agents.sac_networks import Actor, orthogonal
+from playvirtual.agents.schedule import Schedule
+from playvirtual.config import METHODS, SacConfig
+from playvirtual.presets import build
+from playvirtual.replay import Crop
+from playvirtual.replay.transitions import Experience, Transitions, Windows
+
+B, A, SIZE = 8, 2, 12
+
+
+def small(method: str = "playvirtual", *, bf16: bool = False, **options: Any) -> Sac:
+    """The agent of toy/reach, with weights and draws that depend on nothing but the arguments."""
+    config = build("toy/reach", method=method, **options)
+    assert isinstance(config.agent, SacConfig)
+    torch.manual_seed(3)
+    generator = torch.Generator().manual_seed(4)
+    return Sac(config.agent, config.objective, (3, SIZE, SIZE), A, generator=generator, bf16=bf16)
+
+
+def experience(K: int, seed: int = 0) -> Experience:
+    generator = torch.Generator().manual_seed(seed)
+
+    def pixels(*shape: int) -> Tensor:
+        return torch.randint(256, (*shape, 3, SIZE, SIZE), generator=generator).to(torch.uint8)
+
+    def uniform(*shape: int) -> Tensor:
+        return 2 * torch.rand(shape, generator=generator) - 1
+
+    transitions = Transitions(pixels(B), uniform(B, A), uniform(B), torch.full((B,), 0.9), pixels(B))
+    windows = Windows(pixels(B, K + 1), uniform(B, K, A), torch.ones(B)) if K else None
+    return Experience(transitions, windows)
+
+
+def schedule(phase: int = 0) -> Schedule:
+    s = Schedule(lambda_cyc_max=1.0, i_end=0)
+    s.phase = phase
+    return s
+
+
+def weights_of(agent: Sac) -> dict[str, Tensor]:
+    named = {f"{m}.{k}": v.clone() for m, module in agent.modules().items() for k, v in module.state_dict().items()}
+    return {**named, "log_alpha": agent.log_alpha.detach().clone()}
+
+
+def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """The first two parts of the names of all weights that differ."""
+    assert before.keys() == after.keys()
+    return {".".join(k.split(".")[:2]) for k in before if not torch.equal(before[k], after[k])}
+
+
+def reached(loss: Tensor, module: nn.Module) -> bool:
+    """Whether the loss has a gradient other than 0 in the module."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    return any(g is not None and bool((g != 0).any()) for g in gradients)
+
+
+# Losses
+
+
+def test_log_probability_is_that_of_a_squashed_gaussian() -> None:
+    mean, log_std = torch.linspace(-1, 1, 12).view(6, 2), torch.linspace(-2, -0.5, 12).view(6, 2)
+    noise = torch.linspace(-1.5, 1.5, 12).view(6, 2).flip(0)
+    action, log_prob = squashed_gaussian(mean, log_std, noise)
+    law = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)])
+    torch.testing.assert_close(action, torch.tanh(mean + log_std.exp() * noise))
+    torch.testing.assert_close(log_prob, law.log_prob(action).sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_log_probability_stays_finite_where_tanh_rounds_to_one() -> None:
+    mean = torch.full((1, 1), 30.0, requires_grad=True)
+    action, log_prob = squashed_gaussian(mean, torch.zeros(1, 1), torch.zeros(1, 1))
+    log_prob.sum().backward()
+    assert action.item() == 1.0
+    assert torch.isfinite(log_prob).all()
+    assert mean.grad is not None
+    assert torch.isfinite(mean.grad).all()
+
+
+def test_targets_and_losses_by_hand() -> None:
+    one = torch.ones(2)
+    alpha, log_prob = torch.tensor(0.1), -one
+    target = soft_target(one, torch.tensor([0.5, 0.0]), 3 * one, 2 * one, log_prob, alpha)
+    torch.testing.assert_close(target, torch.tensor([1 + 0.5 * (2 + 0.1), 1.0]))  # the second is terminal
+    torch.testing.assert_close(critic_loss(3 * one, 2 * one, one), 5 * one)  # 2² + 1²
+    torch.testing.assert_close(actor_loss(3 * one, 2 * one, log_prob, alpha), -2.1 * one)  # 0.1·(−1) − 2
+    # Entropy 1, target −2: α must fall, so the loss grows with α.
+    torch.testing.assert_close(temperature_loss(alpha.log(), log_prob, -2.0), 0.3 * one)
+
+
+def test_log_std_lies_between_its_limits() -> None:
+    actor = Actor(4, 3, 1, 8, (-10.0, 2.0), tanh=False)
+    last = actor.mlp[-1]
+    for bias, expected in ((-100.0, -10.0), (0.0, -4.0), (100.0, 2.0)):
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.fill_(bias)
+        torch.testing.assert_close(actor(torch.ones(1, 4))[1], torch.tensor([[expected]]))
+
+
+def test_initial_weights_are_orthogonal() -> None:
+    linear, conv = nn.Linear(20, 6), nn.Conv2d(4, 8, 3)
+    orthogonal(linear)
+    orthogonal(conv)
+    torch.testing.assert_close(linear.weight @ linear.weight.T, torch.eye(6), atol=1e-5, rtol=0)
+    centre = conv.weight[:, :, 1, 1]
+    torch.testing.assert_close(centre.T @ centre, 2 * torch.eye(4), atol=1e-5, rtol=0)  # gain √2 for ReLU
+    assert conv.weight.count_nonzero() == centre.count_nonzero()
+    assert not linear.bias.any()
+    assert not conv.bias.any()
+
+
+# Augmentation and acting
+
+
+def test_crops_reach_the_last_offset() -> None:
+    crop = Crop(100, 84, 0.05)
+    offsets, _ = crop.draw(4000, torch.device("cpu"), torch.Generator().manual_seed(0))
+    assert set(offsets.flatten().tolist()) == set(range(17))
+    image = torch.arange(100, dtype=torch.uint8).expand(1, 1, 100, 100)
+    for offset in (0, 16):
+        cut = crop.crop(image, torch.tensor([[0, offset]]))[0, 0, 0] * 255
+        torch.testing.assert_close(cut, torch.arange(offset, offset + 84).float())
+    torch.testing.assert_close(crop.centre(image)[0, 0, 0] * 255, torch.arange(8, 92).float())
+
+
+def test_crops_of_a_source() -> None:
+    crop, images = Crop(6, 4, 0.0), torch.arange(3 * 36).view(3, 1, 6, 6).to(torch.uint8)
+    source = torch.tensor([2, 0, 2, 1])
+    draws = crop.draw(4, torch.device("cpu"), torch.Generator().manual_seed(0))
+    assert torch.equal(crop(images, draws, source), crop(images[source], draws))
+
+
+def test_rl_losses_are_cropped_and_the_auxiliary_ones_also_change_in_intensity() -> None:
+    agent = small(crop_size=10)
+    assert agent.auxiliary is not None
+    assert (agent.augment.scale, agent.auxiliary.augment.scale) == (0.0, 0.05)
+    draws = agent.draw(experience(agent.objective.K))
+    assert not torch.equal(draws.crops, draws.next_crops)
+    assert draws.auxiliary is not None
+    offsets, noise = draws.auxiliary.target
+    assert len(offsets) == len(noise) == B * (4 + 4)  # K future states and M views of s_t, each on its own
+
+
+def test_actions() -> None:
+    agent = small()
+    frames = experience(1).transitions.observations
+    mean = agent.act(frames)
+    assert mean.shape == (B, A)
+    assert (mean.abs() <= 1).all()
+    assert torch.equal(agent.act(frames), mean)
+    torch.testing.assert_close(agent.act(frames[0].numpy()), mean[0])
+    assert not torch.equal(agent.act(frames, explore=True), agent.act(frames, explore=True))
+    other = small(learning_rate=0.5)
+    other.update(experience(4), schedule())
+    other.load_weights(agent.weights())
+    assert torch.equal(other.act(frames), mean)
+
+
+# What is trained by what
+
+
+def test_the_actor_does_not_train_the_encoder() -> None:
+    agent = small()
+    batch = experience(agent.objective.K)
+    losses = agent.actor_losses(batch.transitions, agent.draw(batch))
+    assert reached(losses["actor"].mean(), agent.actor)
+    assert not reached(losses["actor"].mean(), agent.encoder)
+    before = weights_of(agent)
+    agent.update_actor(batch.transitions, agent.draw(batch))
+    assert changed(before, weights_of(agent)) == {"actor.latent", "actor.mlp", "log_alpha"}
+
+
+def test_the_critic_trains_encoder_and_both_q() -> None:
+    agent = small()
+    batch, before = experience(agent.objective.K), weights_of(agent)
+    agent.update_critic(batch.transitions, agent.draw(batch))
+    assert changed(before, weights_of(agent)) == {"critic.encoder", "critic.q1", "critic.q2"}
+
+
+METHODS_WITH_A_CYCLE = [m for m in METHODS if m not in ("rl", "spr")]
+
+
+@pytest.mark.parametrize("method", METHODS_WITH_A_CYCLE)
+def test_what_the_auxiliary_losses_train(method: str) -> None:
+    agent = small(method)
+    batch = experience(agent.objective.K)
+    draws, aux = agent.draw(batch), agent.auxiliary
+    assert aux is not None
+    assert aux.bdm is not None
+    assert batch.windows is not None
+    assert draws.auxiliary is not None
+    losses = agent.auxiliary_losses(batch.windows, draws.auxiliary)
+    pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
+    assert all(reached(pred, m) for m in (agent.encoder, aux.dm, aux.projector, aux.predictor))
+    assert not reached(pred, aux.bdm)
+    assert reached(cyc, agent.encoder)
+    assert reached(cyc, aux.bdm)
+    assert reached(cyc, aux.dm) == (method != "playvirtual-nd")
+    assert reached(cyc, aux.projector) == reached(cyc, aux.predictor) == (method != "playvirtual-latent")
+    before = weights_of(agent)
+    agent.update_auxiliary(batch.windows, draws.auxiliary, schedule())
+    parts = {f"auxiliary.{part}" for part in ("dm", "bdm", "projector", "predictor")}
+    shared = {"auxiliary.virtual"}  # the same models by another name
+    assert changed(before, weights_of(agent)) - shared == parts | {"critic.encoder"}
+
+
+@pytest.mark.parametrize(("method", "same"), [("rl", {"K": 0}), ("spr", {"M": 0})])
+def test_no_prediction_is_rl_and_no_trajectories_are_spr(method: str, same: dict[str, int]) -> None:
+    one, other = small(method), small("playvirtual", **same)
+    batch = experience(one.objective.K)
+    for agent in (one, other):
+        agent.update(batch, schedule())
+    assert not changed(weights_of(one), weights_of(other))
+    assert (one.auxiliary is None) == (method == "rl")
+    assert one.auxiliary is None or one.auxiliary.bdm is None
+
+
+def test_windows_that_do_not_exist_yet_train_nothing() -> None:
+    agent = small()
+    batch = experience(agent.objective.K)
+    assert batch.windows is not None
+    draws = agent.draw(batch).auxiliary
+    assert draws is not None
+    losses = agent.auxiliary_losses(batch.windows._replace(valid=torch.zeros(B)), draws)
+    assert not losses["pred"].any()
+    assert not losses["cyc"].any()
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference"])
+def test_how_far_an_auxiliary_update_moves_the_encoder(preset: str) -> None:
+    twice = preset == "reference"
+    agent = small(separate_encoder_optimizer=twice, auxiliary_learning_rate=1e-3)
+    batch, before = experience(agent.objective.K), agent.encoder.latent.fc.weight.detach().clone()
+    draws = agent.draw(batch).auxiliary
+    assert batch.windows is not None
+    assert draws is not None
+    agent.update_auxiliary(batch.windows, draws, schedule())
+    step = (agent.encoder.latent.fc.weight - before).abs().max()  # Adam's first step is one learning rate long
+    torch.testing.assert_close(step, torch.tensor(2e-3 if twice else 1e-3), rtol=1e-2, atol=0)
+
+
+def test_low_precision_trains_every_layer() -> None:
+    agent, before = (a := small(bf16=True)), weights_of(a)
+    agent.update(experience(agent.objective.K), schedule())
+    assert not torch.equal(
+        before["critic.encoder.convs.layers.0.weight"], agent.encoder.convs.layers[0].weight.detach()
+    )
+
+
+# Targets
+
+
+def test_rates_of_the_targets() -> None:
+    config = build("dmc/walker-walk")
+    agent = small(**{name: getattr(config.agent, name) for name in ("q_tau", "encoder_tau", "momentum_tau")})
+    aux = agent.auxiliary
+    assert aux is not None
+    targets = {
+        agent.target_critic.q1: 0.01,
+        agent.target_critic.q2: 0.01,
+        agent.target_critic.encoder: 0.05,
+        aux.target_encoder: 0.05,
+        aux.target_projector: 0.05,
+    }
+    with torch.no_grad():
+        for p in [*agent.critic.parameters(), *aux.projector.parameters()]:
+            p.fill_(1.0)
+        for target in targets:
+            for p in target.parameters():
+                p.zero_()
+    agent.update_targets(critic=True, momentum=True)
+    for target, rate in targets.items():
+        for p in target.parameters():
+            torch.testing.assert_close(p, torch.full_like(p, rate))
+
+
+@pytest.mark.parametrize(("momentum_period", "moves"), [(1, True), (2, False)])
+def test_what_every_second_update_leaves_out(momentum_period: int, moves: bool) -> None:
+    agent = small(momentum_period=momentum_period)
+    assert agent.phases == 2
+    learned = {"critic.encoder", "critic.q1", "critic.q2", "auxiliary.dm", "auxiliary.bdm"}
+    every_second = {"actor.latent", "actor.mlp", "log_alpha", "target_critic.q1", "target_critic.encoder"}
+    followers = {"auxiliary.target_encoder", "auxiliary.target_projector"}
+    batch, before = experience(agent.objective.K), weights_of(agent)
+    agent.update(batch, schedule(phase=0))
+    first = weights_of(agent)
+    assert learned | every_second | followers <= changed(before, first)
+    agent.update(batch, schedule(phase=1))
+    odd = changed(first, weights_of(agent))
+    assert learned <= odd
+    assert not every_second & odd
+    assert followers & odd == (followers if moves else set())
+
+
+def test_where_the_momentum_projection_starts() -> None:
+    for choice, same in (("copy", True), ("independent", False)):
+        aux = small(target_projection=choice).auxiliary
+        assert aux is not None
+        assert torch.equal(aux.projector.fc1.weight, aux.target_projector.fc1.weight) == same
+
+
+# The whole
+
+
+def test_update_goes_on_from_a_saved_state() -> None:
+    one, other = small(), small(learning_rate=0.01)
+    for phase in (0, 1):
+        one.update(experience(4, seed=phase), schedule(phase))
+    other.load_state_dict(one.state_dict())
+    for agent in (one, other):
+        for group in agent.optimizers["critic"].param_groups + agent.optimizers["actor"].param_groups:
+            assert group["lr"] == 1e-3  # the optimisers' state has come along
+        agent.generator = torch.Generator().manual_seed(9)
+        agent.update(experience(4, seed=7), schedule())
+    assert not changed(weights_of(one), weights_of(other))
+
+
+REWARD_PREDICTOR = (50 * 512 + 512) + 2 * 512 + (512 + 1)  # the released code's, of loss weight 0; not built here
+
+
+@pytest.mark.parametrize(("method", "expected"), [("spr", 25_811_673), ("playvirtual", 25_864_971)])
+def test_sizes_of_the_released_code(method: str, expected: int) -> None:
+    """Counted as there: shared tensors each time they appear, target networks and a reward predictor included."""
+    config = build("dmc/cartpole-swingup", method=method, preset="reference")
+    assert isinstance(config.agent, SacConfig)
+    agent = Sac(config.agent, config.objective, (9, 100, 100), 1)
+    aux = agent.auxiliary
+    assert aux is not None
+
+    def size(*modules: nn.Module | None) -> int:
+        return sum(p.numel() for m in modules if m is not None for p in m.parameters())
+
+    heads = size(aux.projector, aux.predictor, aux.target_projector)
+    auxiliary = size(agent.encoder, aux.target_encoder, aux.dm, aux.bdm) + heads + REWARD_PREDICTOR
+    actor = size(agent.encoder.convs, agent.actor)
+    assert actor + size(agent.critic, agent.target_critic) + auxiliary == expected
+    distinct = size(agent.actor, agent.critic, aux.dm, aux.bdm, aux.projector, aux.predictor) + 1
+    assert agent.parameter_count() == distinct  # α is the one more

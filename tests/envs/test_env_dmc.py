@@ -1,0 +1,138 @@
+"""The DeepMind Control Suite: the benchmark's six tasks, and the suite's own word for the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from playvirtual.envs import gl, make
+from playvirtual.envs.dmc import Control, backend, task_names
+from playvirtual.errors import InputError
+
+pytest.importorskip("dm_control")
+try:
+    gl.choose()
+    NO_PIXELS = ""
+except InputError as error:
+    NO_PIXELS = str(error)
+drawn = pytest.mark.skipif(bool(NO_PIXELS), reason=NO_PIXELS)
+
+SIX = {  # task: (action dimensions, action repeat of the paper)
+    "finger-spin": (2, 2),
+    "cartpole-swingup": (1, 8),
+    "reacher-easy": (2, 4),
+    "cheetah-run": (6, 4),
+    "walker-walk": (6, 2),
+    "ball_in_cup-catch": (2, 4),
+}
+
+
+@pytest.fixture
+def pixels(settings):
+    return settings(frame_stack=3, image_size=100, grayscale=False, life_loss_is_terminal=False, reward_clip=0.0)
+
+
+@drawn
+def test_the_names_are_the_suites():
+    from dm_control import suite
+
+    assert task_names() == [f"{domain}-{task}" for domain, task in suite.ALL_TASKS]
+
+
+@drawn
+@pytest.mark.parametrize("task", SIX)
+def test_the_six_tasks(pixels, task):
+    environment = make(f"dmc/{task}", 1, training=True, config=pixels)
+    assert environment.frame_shape == (3, 100, 100)
+    assert environment.action_space.shape == (SIX[task][0],)
+    assert environment.action_space.low.min() == -1
+    assert environment.action_space.high.max() == 1
+    frame = environment.reset([0], [0])[0]
+    assert frame.shape == (3, 100, 100)
+    assert frame.std() > 5
+    assert environment.picture(0).shape == (300, 300, 3)
+    environment.close()
+
+
+@drawn
+def test_pixels_and_rewards_are_the_suites_own(pixels):
+    from dm_control import suite
+
+    ours = make("dmc/walker-walk", 1, training=True, config=pixels)
+    theirs = suite.load("walker", "walk", task_kwargs={"random": 7})
+    frame = ours.reset([0], [7])[0]
+    theirs.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        # The off-screen buffer is smaller than the suite's; the bytes are the same.
+        assert np.array_equal(frame.transpose(1, 2, 0), theirs.physics.render(100, 100, camera_id=0))
+        action = rng.uniform(-1, 1, 6).astype(np.float32)
+        step = ours.step(action[None])
+        reward = sum(theirs.step(action.astype(np.float64)).reward for _ in range(4))
+        assert step.rewards[0] == pytest.approx(reward, rel=1e-6)
+        frame = step.frames[0]
+    ours.close()
+
+
+@drawn
+def test_an_episode_is_1000_frames_and_ends_by_time_alone():
+    task = Control("cartpole-swingup", 84, grayscale=False)
+    task.reset(0)
+    outcomes = [task.advance(np.zeros(1, np.float32)) for _ in range(1000)]
+    assert [outcome.over for outcome in outcomes] == [False] * 999 + [True]
+    assert not any(outcome.terminal for outcome in outcomes)
+    task.close()
+
+
+@drawn
+def test_a_frame_is_drawn_once_per_action_and_never_for_a_lane_that_is_over(settings, monkeypatch):
+    from dm_control.mujoco import Camera
+
+    config = settings(image_size=32, grayscale=True, action_repeat=8, max_episode_frames=24)
+    environment = make("dmc/cartpole-swingup", 2, training=True, config=config)
+    draw, drawings = Camera.render, []
+    monkeypatch.setattr(Camera, "render", lambda camera: drawings.append(camera) or draw(camera))
+    environment.reset([0], [0])
+    steps = [environment.step(np.zeros((2, 1), np.float32)) for _ in range(5)]
+    assert [bool(step.over[0]) for step in steps] == [False, False, True, True, True]
+    assert not steps[-1].terminal.any()
+    assert len(drawings) == 1 + 3
+    environment.close()
+
+
+@drawn
+def test_actions_are_stretched_to_the_tasks_bounds():
+    task = Control("quadruped-walk", 32, grayscale=True)
+    given = []
+    task._world.step, step = (lambda action: given.append(action) or step(action)), task._world.step
+    task.reset(0)
+    for value in (-1, 0, 1):
+        task.advance(np.full(12, value, np.float32))
+    bounds = task._world.action_spec()
+    assert np.allclose(given, [bounds.minimum, (bounds.minimum + bounds.maximum) / 2, bounds.maximum])
+    task.close()
+
+
+@drawn
+def test_the_back_end_names_itself():
+    name, maker = gl.choose()
+    assert backend() == f"{name} ({maker})"
+    assert maker
+
+
+def test_a_back_end_that_cannot_draw_is_one_line():
+    code = "from playvirtual.envs import gl\ntry: gl.choose()\nexcept ValueError as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "MUJOCO_GL": "disabled"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("\n") == 1
+    assert "MUJOCO_GL: 'disabled'" in done.stdout
+    assert "apt-get install" in done.stdout

@@ -1,0 +1,136 @@
+"""Gymnasium environments of every supported kind, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from playvirtual.envs import check, make
+from playvirtual.errors import InputError
+
+
+class Painted(gymnasium.Env):
+    """Shows its last action as a shade of red on a (20, 40) image; three frames long."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, action_space, observation_space=None, render_mode=None, terminates=True):
+        self.action_space = action_space
+        self.observation_space = observation_space or spaces.Box(0, 255, (20, 40, 3), np.uint8)
+        self.render_mode, self.terminates = render_mode, terminates
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.shade, self.taken = 0, int(self.np_random.integers(256)), []
+        return self.look(), {}
+
+    def step(self, action):
+        self.time += 1
+        self.taken.append(action)
+        self.shade = int(np.sum(action)) % 256
+        return self.look(), 0.5, self.time == 3 and self.terminates, False, {}
+
+    def look(self):
+        space = self.observation_space
+        return self.render() if len(space.shape) == 3 else np.zeros(space.shape, space.dtype)
+
+    def render(self):
+        image = np.zeros((20, 40, 3), np.uint8)
+        image[..., 0] = self.shade
+        return image
+
+
+VECTOR = spaces.Box(-1, 1, (4,), np.float32)
+LOW, HIGH = np.array([[0.0, 10.0]], np.float32), np.array([[2.0, 30.0]], np.float32)
+VARIANTS = {
+    "PlayvirtualImages-v0": {"action_space": spaces.Discrete(5, start=3)},
+    "PlayvirtualRendered-v0": {"action_space": spaces.Discrete(5), "observation_space": VECTOR},
+    "PlayvirtualBox-v0": {"action_space": spaces.Box(LOW, HIGH)},
+    "PlayvirtualMulti-v0": {"action_space": spaces.MultiDiscrete([2, 3])},
+    "PlayvirtualUnbounded-v0": {"action_space": spaces.Box(-np.inf, np.inf, (2,))},
+}
+for name, kwargs in VARIANTS.items():
+    gymnasium.register(name, Painted, kwargs=kwargs)
+gymnasium.register(
+    "PlayvirtualTimed-v0",
+    Painted,
+    kwargs={"action_space": spaces.Discrete(5), "terminates": False},
+    max_episode_steps=4,
+)
+
+
+def test_image_observations_are_resized_and_discrete_actions_count_from_0(settings):
+    config = settings(image_size=10, grayscale=False, action_repeat=2)
+    environment = make("gym/PlayvirtualImages-v0", 1, training=True, config=config)
+    assert environment.frame_shape == (3, 10, 10)
+    assert environment.action_space == spaces.Discrete(5)
+    environment.reset([0], [0])
+    step = environment.step(np.array([4]))
+    assert (step.frames[0, 0] == 7).all()
+    assert not step.frames[0, 1:].any()
+    assert step.rewards[0] == 1.0
+    assert not step.over[0]
+    last = environment.step(np.array([0]))  # the third frame ends it, the repeat is cut
+    assert last.rewards[0] == 0.5
+    assert last.terminal[0]
+    assert last.over[0]
+
+
+def test_other_observations_are_replaced_by_what_is_rendered(settings):
+    environment = make("gym/PlayvirtualRendered-v0", 2, training=True, config=settings(image_size=12))
+    assert environment.frame_shape == (1, 12, 12)
+    frames = environment.reset([0, 1], [0, 1])
+    shades = [np.random.default_rng(seed).integers(256) for seed in (0, 1)]
+    assert frames[:, 0, 0, 0].tolist() == [round(0.299 * shade) for shade in shades]
+    assert environment.picture(0).shape == (140, 280, 3)
+
+
+def test_a_truncated_episode_is_over_but_not_terminal(settings):
+    config = settings(action_repeat=1, image_size=8)
+    environment = make("gym/PlayvirtualTimed-v0", 1, training=True, config=config)
+    environment.reset([0], [0])
+    steps = [environment.step(np.array([0])) for _ in range(4)]
+    assert [bool(step.over[0]) for step in steps] == [False, False, False, True]
+    assert not any(step.terminal[0] for step in steps)
+
+
+def test_a_box_is_flattened_and_stretched(settings):
+    environment = make("gym/PlayvirtualBox-v0", 1, training=True, config=settings(action_repeat=1, image_size=8))
+    assert environment.action_space == spaces.Box(-1, 1, (2,), np.float32)
+    environment.reset([0], [0])
+    for action, sum_of_both in (([-1, -1], 10), ([0, 0], 21), ([1, 1], 32), ([1, -1], 12)):
+        environment.reset([0], [0])
+        frame = environment.step(np.array([action], np.float32)).frames[0, 0]
+        assert (frame == round(0.299 * sum_of_both)).all()
+
+
+@pytest.mark.parametrize("name", ["PlayvirtualMulti-v0", "PlayvirtualUnbounded-v0"])
+def test_other_action_spaces_are_named_in_one_line(settings, name):
+    with pytest.raises(InputError, match=r"(MultiDiscrete|Box\(-inf).*allowed: Discrete, Box") as caught:
+        make(f"gym/{name}", 1, training=True, config=settings())
+    assert "\n" not in str(caught.value)
+
+
+def test_an_id_may_name_its_module():
+    check(f"gym/{__name__}:PlayvirtualBox-v0")
+    with pytest.raises(InputError, match="no_such_module"):
+        check("gym/no_such_module:PlayvirtualBox-v0")
+
+
+def test_cartpole_is_seen_as_it_is_drawn(settings):
+    pytest.importorskip("pygame", reason="Gymnasium draws CartPole with pygame")
+    environment = make("gym/CartPole-v1", 1, training=True, config=settings(image_size=64, action_repeat=1))
+    frame = environment.reset([0], [0])[0]
+    assert frame.shape == (1, 64, 64)
+    assert frame.max() == 255
+    assert frame.min() < 128
+    rewards = 0.0
+    while not (step := environment.step(np.array([0]))).over[0]:
+        rewards += float(step.rewards[0])
+    assert step.terminal[0]
+    assert 5 < rewards < 20
+    environment.close()

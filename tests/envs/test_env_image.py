@@ -1,0 +1,37 @@
+"""Pixel arithmetic, worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from playvirtual.envs.image import enlarge, resize_area, to_gray
+
+
+def test_area_means_over_whole_pixels():
+    image = np.array([[0, 10, 100, 110], [20, 30, 120, 130], [1, 1, 2, 2], [1, 1, 2, 2]], np.uint8)[..., None]
+    assert resize_area(image, 2)[..., 0].tolist() == [[15, 115], [1, 2]]
+
+
+def test_area_means_over_shared_pixels():
+    # Three pixels to two: each new one covers one and a half old ones.
+    image = np.tile(np.array([30, 60, 120], np.uint8), (3, 1))[..., None]
+    assert resize_area(image, 2)[..., 0].tolist() == [[40, 100], [40, 100]]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.integers(0, 255))
+def test_a_flat_image_stays_flat(height, width, size, value):
+    resized = resize_area(np.full((height, width, 3), value, np.uint8), size)
+    assert resized.shape == (size, size, 3)
+    assert (resized == value).all()
+
+
+def test_gray_is_luma():
+    colours = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 9, 9]]], np.uint8)
+    assert to_gray(colours)[0, :, 0].tolist() == [76, 150, 29, 9]
+
+
+def test_enlarge_repeats_pixels_in_three_channels():
+    assert enlarge(np.array([[[7], [8]]], np.uint8), 2)[..., 1].tolist() == [[7, 7, 8, 8], [7, 7, 8, 8]]
+    assert enlarge(np.zeros((4, 5, 1), np.uint8), 3).shape == (12, 15, 3)

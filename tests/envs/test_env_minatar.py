@@ -1,0 +1,49 @@
+"""MinAtar against its own package."""
+
+from __future__ import annotations
+
+import minatar
+import numpy as np
+import pytest
+
+from playvirtual.envs import make
+from playvirtual.envs.minatar import GAMES
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_same_game_as_the_package_plays(settings, game):
+    ours = make(f"minatar/{game}", 1, training=True, config=settings(action_repeat=1))
+    theirs = minatar.Environment(game)
+    theirs.seed(5)
+    theirs.reset()
+    frame = ours.reset([0], [5])[0]
+    moves = theirs.minimal_action_set()
+    assert ours.action_space.n == len(moves)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        assert set(np.unique(frame)) <= {0, 255}
+        assert np.array_equal(frame.transpose(1, 2, 0) == 255, theirs.state())
+        action = int(rng.integers(len(moves)))
+        step = ours.step(np.array([action]))
+        reward, ended = theirs.act(moves[action])
+        assert step.rewards[0] == reward
+        assert step.terminal[0] == step.over[0] == ended
+        frame = step.frames[0]
+        if ended:
+            break
+
+
+def test_a_frame_limit_ends_an_endless_game(settings):
+    environment = make("minatar/freeway", 1, training=True, config=settings(max_episode_frames=30))
+    environment.reset([0], [0])
+    steps = [environment.step(np.array([0])) for _ in range(8)]  # 4 frames each
+    assert [bool(step.over[0]) for step in steps] == [False] * 7 + [True]
+    assert not steps[-1].terminal[0]
+
+
+def test_pictures_are_in_colour(settings):
+    environment = make("minatar/seaquest", 1, training=True, config=settings())
+    environment.reset([0], [0])
+    picture = environment.picture(0)
+    assert picture.shape == (200, 200, 3)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) >= 3

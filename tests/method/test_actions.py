@@ -1,0 +1,51 @@
+"""Virtual actions stay in their space and follow the stated distribution."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from playvirtual.method import BoxActions, DiscreteActions, action_space
+
+
+def test_what_people_have_is_understood() -> None:
+    assert action_space(4) == DiscreteActions(4)
+    assert action_space(spaces.Discrete(3)) == DiscreteActions(3)
+    box = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
+    assert action_space(box) == BoxActions((-1.0, 0.0), (1.0, 2.0))
+    with pytest.raises(TypeError, match="is not a number of actions"):
+        action_space("left")
+
+
+def test_uniform_discrete_actions_are_uniform() -> None:
+    draws = DiscreteActions(5).uniform((20_000,), torch.Generator().manual_seed(0))
+    shares = torch.bincount(draws, minlength=5) / 20_000
+    assert (shares - 0.2).abs().max() < 0.015  # five standard deviations
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 1000))
+def test_perturbed_discrete_actions_change_with_probability_sigma(sigma: float, seed: int) -> None:
+    """A replacement is uniform over n = 4, so 3/4 of the replaced ones differ."""
+    space = DiscreteActions(4)
+    actions = torch.zeros(4_000, dtype=torch.int64)
+    changed = (space.perturb(actions, sigma, torch.Generator().manual_seed(seed)) != 0).double().mean()
+    assert float(changed) == pytest.approx(0.75 * sigma, abs=0.05)
+
+
+@given(st.floats(0.0, 3.0), st.integers(0, 1000))
+def test_box_actions_stay_in_the_box(sigma: float, seed: int) -> None:
+    space = BoxActions((-1.0, 0.0), (1.0, 5.0))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = space.uniform((50,), generator)
+    for actions in (drawn, space.perturb(drawn, sigma, generator)):
+        assert actions.shape == (50, 2)
+        assert (actions >= torch.tensor(space.low)).all()
+        assert (actions <= torch.tensor(space.high)).all()
+
+
+def test_encoding() -> None:
+    assert DiscreteActions(3).encode(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+    vector = torch.tensor([[0.5, -0.5]])
+    assert BoxActions((-1.0, -1.0), (1.0, 1.0)).encode(vector) is vector

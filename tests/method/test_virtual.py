@@ -1,0 +1,255 @@
+"""Section 3 of the paper as facts: rollouts, cycles, losses, schedules, gradients."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import playvirtual as pv
+from playvirtual.method import (
+    BoxActions,
+    ConvDynamics,
+    DenseDynamics,
+    DiscreteActions,
+    cosine_distance,
+    cycle,
+    gaussian_ramp_up,
+    prediction_loss,
+    rescale,
+    rollout,
+    squared_distance,
+    total_objective,
+)
+
+
+def add(z: Tensor, a: Tensor) -> Tensor:
+    return z + a
+
+
+def subtract(z: Tensor, a: Tensor) -> Tensor:
+    return z - a
+
+
+def test_rollout_feeds_every_prediction_into_the_next() -> None:
+    z, actions = torch.tensor([[1.0]]), torch.tensor([[[1.0], [10.0], [100.0]]])
+    assert rollout(add, z, actions)[..., 0].tolist() == [[2.0, 12.0, 112.0]]
+
+
+def test_cycle_runs_forward_then_back_over_the_same_actions() -> None:
+    z, actions = torch.tensor([[1.0]]), torch.tensor([[[1.0], [10.0], [100.0]]])
+    z_hat, z_cycle = cycle(add, lambda z, a: z - 2 * a, z, actions)
+    assert z_hat[..., 0].tolist() == [[2.0, 12.0, 112.0]]
+    # back from 112: − 200 = −88 (t+2), − 20 = −108 (t+1), − 2 = −110 (t); given from t on
+    assert z_cycle[..., 0].tolist() == [[-110.0, -108.0, -88.0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(B=st.integers(1, 4), M=st.integers(1, 5), K=st.integers(1, 6), seed=st.integers(0, 10_000))
+def test_cycle_loss_of_an_exact_inverse_is_zero(B: int, M: int, K: int, seed: int) -> None:
+    """Definition 1 holds, for any actions, when b undoes h."""
+    generator = torch.Generator().manual_seed(seed)
+    aux = pv.VirtualTrajectories(
+        forward=add, backward=subtract, actions=BoxActions((-1.0,) * 3, (1.0,) * 3), horizon=K, copies=M
+    )
+    z = torch.randn(B, 3, generator=generator)
+    assert aux(z, z, step=50_000, generator=generator).abs().max() < 1e-10
+
+
+def test_cycle_loss_of_linear_models_by_hand() -> None:
+    """h(z, a) = 2z, b(z, a) = z/2 + (a, 0): K = 2 steps give z′ = z + (a₁/2 + a₀, 0)."""
+    aux = pv.VirtualTrajectories(
+        forward=lambda z, a: 2 * z,
+        backward=lambda z, a: z / 2 + torch.stack([a, torch.zeros_like(a)], 1),
+        actions=3,
+        horizon=2,
+        copies=2,
+        distance=squared_distance,
+    )
+    z = torch.tensor([[1.0, 1.0]])
+    actions = torch.tensor([[[1, 2], [2, 0]]])  # (B = 1, M = 2, K = 2)
+    # trajectory 1: shift 2/2 + 1 = 2, mean square over two components 4/2 = 2; trajectory 2: shift 2, the same
+    assert aux.loss(z, z, actions).tolist() == [2.0]
+    # cosine: z′ = (3, 1), z = (1, 1): 2 − 2·4/√20
+    aux.d = cosine_distance
+    assert aux.loss(z, z, actions).item() == pytest.approx(2 - 8 / math.sqrt(20), abs=1e-6)
+
+
+def test_every_step_adds_the_inner_states() -> None:
+    """With b off by one in each step, z′_{t+k} misses ẑ_{t+k} by K − k: squares 9 (end), and 4 + 1 inside."""
+    settings: dict[str, Any] = {
+        "forward": add,
+        "backward": lambda z, a: z - a + 1,
+        "actions": BoxActions((0.0,), (1.0,)),
+        "horizon": 3,
+        "copies": 4,
+        "distance": squared_distance,
+    }
+    z = torch.zeros(2, 1)
+    actions = torch.rand(2, 4, 3, 1)
+    end = pv.VirtualTrajectories(**settings).loss(z, z, actions)
+    every = pv.VirtualTrajectories(**settings, constraint="every").loss(z, z, actions)
+    torch.testing.assert_close(end, torch.full((2,), 9.0))
+    torch.testing.assert_close(every, torch.full((2,), 9.0 + 4.0 + 1.0))
+
+
+def test_one_target_per_trajectory_or_one_for_all() -> None:
+    aux = pv.VirtualTrajectories(
+        forward=add, backward=subtract, actions=2, horizon=1, copies=2, distance=squared_distance
+    )
+    z, actions = torch.zeros(1, 1), torch.zeros(1, 2, 1, dtype=torch.long)
+    assert aux.loss(z, torch.tensor([[[1.0], [3.0]]]), actions).item() == pytest.approx((1 + 9) / 2)
+    assert aux.loss(z, torch.tensor([[2.0]]), actions).item() == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("horizon", "copies"), [(0, 3), (3, 0)])
+def test_no_steps_or_no_copies_cost_nothing(horizon: int, copies: int) -> None:
+    aux = pv.VirtualTrajectories(forward=add, backward=add, actions=2, horizon=horizon, copies=copies)
+    assert aux(torch.ones(5, 2), torch.zeros(5, 2)).tolist() == [0.0] * 5
+
+
+def test_prediction_loss_sums_over_steps_and_respects_the_mask() -> None:
+    z_hat, z_tilde = torch.tensor([[[3.0], [1.0]]]), torch.tensor([[[1.0], [0.0]]])  # (1, K = 2, 1)
+    assert prediction_loss(z_hat, z_tilde, squared_distance).tolist() == [5.0]
+    assert prediction_loss(z_hat, z_tilde, squared_distance, torch.tensor([[1.0, 0.0]])).tolist() == [4.0]
+
+
+def test_ramp_up() -> None:
+    assert float(gaussian_ramp_up(0, 50_000)) == pytest.approx(math.exp(-5))
+    assert float(gaussian_ramp_up(25_000, 50_000)) == pytest.approx(math.exp(-1.25))
+    assert float(gaussian_ramp_up(50_000, 50_000)) == 1.0
+    assert float(gaussian_ramp_up(10**9, 50_000, maximum=2.0)) == 2.0
+    assert float(gaussian_ramp_up(0, 0, maximum=0.5)) == 0.5  # no warm-up
+
+
+@given(st.integers(0, 200_000), st.integers(0, 200_000), st.integers(1, 100_000))
+def test_ramp_up_never_falls_and_stays_in_range(i: int, j: int, i_end: int) -> None:
+    earlier, later = (float(gaussian_ramp_up(step, i_end)) for step in sorted((i, j)))
+    assert math.exp(-5) - 1e-6 <= earlier <= later <= 1.0
+
+
+def test_total_objective() -> None:
+    rl, pred, cyc = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([100.0])
+    assert total_objective(rl, pred, cyc, 2.0, 0.5).tolist() == [71.0]
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))
+def test_cosine_distance_lies_between_0_and_4_and_ignores_scale(values: list[float]) -> None:
+    p = torch.tensor(values)
+    t = torch.arange(1.0, len(values) + 1)
+    assert 0 <= float(cosine_distance(p, t)) <= 4 + 1e-5
+    if float(p.norm()) > 1:
+        assert float(cosine_distance(3 * p, t)) == pytest.approx(float(cosine_distance(p, t)), abs=1e-4)
+        assert float(cosine_distance(p, p)) == pytest.approx(0, abs=1e-6)
+        assert float(cosine_distance(p, -p)) == pytest.approx(4, abs=1e-4)
+
+
+def test_rescale_spans_zero_to_one_per_sample_and_guards_constants() -> None:
+    z = torch.stack([torch.arange(8.0).view(2, 2, 2), 5 * torch.ones(2, 2, 2)])
+    out = rescale(z)
+    assert out[0].flatten().tolist() == pytest.approx([i / 7 for i in range(8)])
+    assert out[1].abs().max() == 0
+
+
+def test_rescale_of_a_constant_has_finite_gradients() -> None:
+    z = torch.zeros(2, 3, requires_grad=True)
+    rescale(z).sum().backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+
+
+def test_conv_dynamics_equal_convolution_over_one_hot_planes() -> None:
+    """The table look-up is the concatenation of the paper, only cheaper."""
+    torch.manual_seed(0)
+    model = ConvDynamics(5, DiscreteActions(4)).double()
+    z, a = torch.rand(6, 5, 7, 7, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 1, 0])
+    planes = nn.functional.one_hot(a, 4).double()[:, :, None, None].expand(-1, -1, 7, 7)
+    x = model.bn(model.conv1(torch.cat([z, planes], 1)).relu())
+    torch.testing.assert_close(model(z, a), rescale(model.conv2(x).relu()))
+
+
+@pytest.mark.parametrize("update_forward", [True, False])
+def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> None:
+    """Encoder and BDM always; the DM only if the cycle loss may update it (PlayVirtual-ND)."""
+    torch.manual_seed(0)
+    actions = DiscreteActions(3)
+    h, b = DenseDynamics(4, actions, 8), DenseDynamics(4, actions, 8)
+    g, q = nn.Linear(4, 4), nn.Linear(4, 4)
+    z = torch.randn(5, 4, requires_grad=True)
+    target = torch.randn(5, 4, requires_grad=True)
+    aux = pv.VirtualTrajectories(
+        forward=h,
+        backward=b,
+        projector=g,
+        predictor=q,
+        actions=actions,
+        horizon=3,
+        copies=2,
+        update_forward=update_forward,
+    )
+    aux(z, target).mean().backward()
+    assert z.grad is not None
+    assert z.grad.abs().sum() > 0
+    assert target.grad is None
+    for module in (b, g, q):
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
+    reached = [p.grad is not None for p in h.parameters()]
+    assert all(reached) if update_forward else not any(reached)
+
+
+def test_detached_forward_model_computes_the_same_loss_and_encoder_gradient() -> None:
+    torch.manual_seed(0)
+    actions = DiscreteActions(3)
+    h, b = DenseDynamics(4, actions, 8), DenseDynamics(4, actions, 8)
+    virtual = actions.uniform((5, 2, 3))
+    results = []
+    for update_forward in (True, False):
+        z = torch.linspace(-1, 1, 20).view(5, 4).requires_grad_()
+        aux = pv.VirtualTrajectories(
+            forward=h, backward=b, actions=actions, horizon=3, copies=2, update_forward=update_forward
+        )
+        loss = aux.loss(z, torch.ones(5, 4), virtual)
+        loss.sum().backward()
+        results.append((loss.detach(), z.grad))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
+
+
+def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
+    aux = pv.VirtualTrajectories(
+        forward=add,
+        backward=subtract,
+        actions=BoxActions((-1.0,), (1.0,)),
+        horizon=3,
+        copies=4,
+        sampling="perturbed",
+        sigma=0.0,
+    )
+    z, recorded = torch.zeros(2, 1), torch.rand(2, 3, 1)
+    torch.testing.assert_close(aux.draw(z, recorded), recorded[:, None].expand(2, 4, 3, 1))
+    with pytest.raises(ValueError, match="recorded actions"):
+        aux.draw(z)
+
+
+def test_it_fits_into_a_foreign_training_loop() -> None:
+    """A user's own models, a Gymnasium space, plain PyTorch: the cycle error falls."""
+    from gymnasium.spaces import Discrete
+
+    torch.manual_seed(0)
+    actions = DiscreteActions(4)
+    h, b = DenseDynamics(6, actions, 32), DenseDynamics(6, actions, 32)
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=Discrete(4), horizon=4, copies=3)
+    optimizer = torch.optim.Adam(aux.parameters(), 3e-3)
+    z = torch.randn(16, 6)
+    history = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = aux(z, z).mean()
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+    assert np.mean(history[-10:]) < 0.3 * np.mean(history[:10])

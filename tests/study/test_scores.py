@@ -1,0 +1,110 @@
+"""The paper's published numbers and what is computed from them alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from playvirtual import published
+from playvirtual.errors import InputError
+from playvirtual.study.scores import SUITES, hns, matrix, published_matrix, suite_matrix, suite_tasks
+from playvirtual.study.statistics import mean, median
+
+
+def test_tables_are_complete() -> None:
+    assert len(published.human()) == len(published.random()) == 26
+    assert {len(games) for games in published.atari_scores().values()} == {26}
+    assert {len(games) for games in published.atari_stds().values()} == {26}
+    assert len(published.ablations()) == 44
+    assert len(published.analyses()) == 21
+    for env_steps in published.DMC_BUDGETS:
+        assert len(published.dmc_scores(env_steps)["playvirtual"]) == 6
+        assert published.dmc_scores(env_steps).keys() == published.dmc_stds(env_steps).keys()
+
+
+def test_tables_hold_the_printed_numbers() -> None:
+    assert published.atari_scores()["playvirtual"]["pong"] == -3.0
+    assert published.atari_stds()["playvirtual"]["pong"] == 13.2
+    assert published.dmc_scores(100_000)["spr"]["cheetah-run"] == 467
+    assert published.dmc_stds(500_000)["playvirtual"]["ball_in_cup-catch"] == 5
+    assert published.ablations()[0] == ("effectiveness", "rl (baseline w/o pred)", 33.4, 680.0)
+    assert published.ablations()[-1].atari100k_median_hns_pct is None  # action sampling: DMControl only
+
+
+def test_tables_are_read_only() -> None:
+    with pytest.raises(TypeError):
+        published.human()["pong"] = 0.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("method", "percent"),
+    [
+        ("playvirtual", 47.2),
+        ("spr", 41.5),
+        ("drq", 26.8),
+        ("otr", 20.4),
+        ("curl", 17.5),
+        ("der", 16.1),
+        ("simple", 14.4),
+    ],
+)
+def test_median_human_normalised_score_is_the_papers(method: str, percent: float) -> None:
+    assert 100 * median(published_matrix("atari100k", method)) == pytest.approx(percent, abs=0.05)
+
+
+@pytest.mark.parametrize(("method", "percent"), [("playvirtual", 63.7), ("spr", 70.3)])
+def test_mean_human_normalised_score(method: str, percent: float) -> None:
+    assert 100 * mean(published_matrix("atari100k", method)) == pytest.approx(percent, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("suite", "method", "score"),
+    [
+        ("dmc100k", "playvirtual", 800.5),
+        ("dmc500k", "playvirtual", 935.0),
+        ("dmc100k", "spr", 719.0),  # its task means as printed give 718.5
+        ("dmc500k", "spr", 920.0),
+    ],
+)
+def test_median_dmcontrol_score_is_the_papers(suite: str, method: str, score: float) -> None:
+    assert median(published_matrix(suite, method)) == pytest.approx(score, abs=0.5)
+
+
+def test_hns_by_hand() -> None:
+    assert hns("pong", -20.7) == 0.0
+    assert hns("pong", 14.6) == 1.0
+    np.testing.assert_allclose(hns("breakout", [1.7, 16.1, 59.3]), [0.0, 0.5, 2.0])
+
+
+def test_suite_matrix_puts_runs_in_rows_and_normalises_atari_only() -> None:
+    games = suite_tasks("atari100k")
+    runs = {game: [published.random()[game], published.human()[game]] for game in reversed(games)}
+    expected = np.stack([np.zeros(26), np.ones(26)])
+    np.testing.assert_allclose(suite_matrix("atari100k", runs), expected, atol=1e-12)
+
+    returns = {task: [column, 10.0 + column] for column, task in enumerate(suite_tasks("dmc100k"))}
+    np.testing.assert_array_equal(suite_matrix("dmc100k", returns), [np.arange(6), 10 + np.arange(6)])
+
+
+def test_matrix_refuses_ragged_runs_unless_told_how_many() -> None:
+    ragged = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0]}
+    with pytest.raises(InputError, match="b has 2 runs and a has 3"):
+        matrix(ragged, ["a", "b"])
+    np.testing.assert_array_equal(matrix(ragged, ["a", "b"], runs=2), [[1.0, 4.0], [2.0, 5.0]])
+    with pytest.raises(InputError, match=r"runs: 3; allowed: 1 to 2, which is what b has"):
+        matrix(ragged, ["a", "b"], runs=3)
+    with pytest.raises(InputError, match="c has no run"):
+        matrix(ragged, ["a", "c"])
+    with pytest.raises(InputError, match="tasks: none given"):
+        matrix(ragged, [])
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'breakout'"):
+        hns("brekout", 1.0)
+    with pytest.raises(InputError, match="did you mean 'dmc100k'"):
+        suite_tasks("dmc10k")
+    with pytest.raises(InputError, match="did you mean 'playvirtual'"):
+        published_matrix(SUITES[0], "playvirtul")
+    with pytest.raises(InputError, match="env_steps: '7'"):
+        published.dmc_scores(7)

@@ -1,0 +1,175 @@
+"""The paper's table "Hyperparameters used for Atari", row by row, and what presets and methods change."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from playvirtual.agents.networks import DuelingHead, NoisyLinear
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.config import METHODS, PRESETS, Config, copies, from_dict, leaves, to_dict
+from playvirtual.envs.atari import ATARI_100K
+from playvirtual.errors import InputError
+from playvirtual.presets import METHOD_CHANGES, METHOD_NOTES, build
+
+PONG = build("atari/pong")
+AGENT: Any = PONG.agent
+
+# Row of the table -> (the value printed there, where the preset has it).
+TABLE = {
+    "Gray-scaling": (True, PONG.environment.grayscale),
+    "Frame stack": (4, PONG.environment.frame_stack),
+    "Observation downsampling": ((84, 84), (PONG.environment.image_size,) * 2),
+    "Augmentation": (
+        "random shift & intensity",
+        "random shift & intensity" if AGENT.shift_pad and AGENT.intensity_scale else "",
+    ),
+    "Action repeat": (4, PONG.environment.action_repeat),
+    "Training steps": (100_000, PONG.steps),
+    "Max frames per episode": (108_000, PONG.environment.max_episode_frames),
+    "Replay buffer size": (100_000, PONG.replay.capacity),
+    "Minimum replay size for sampling": (2_000, PONG.replay.min_size),
+    "Mini-batch size": (32, AGENT.batch_size),
+    "Optimizer: learning rate": (0.0001, AGENT.learning_rate),
+    "Optimizer: beta 1": (0.9, AGENT.adam_beta1),
+    "Optimizer: beta 2": (0.999, AGENT.adam_beta2),
+    "Optimizer: epsilon": (0.00015, AGENT.adam_eps),
+    "Max gradient norm": (10, AGENT.max_grad_norm),
+    "Support of Q-distribution": (51, AGENT.atoms),
+    "Discount factor": (0.99, AGENT.discount),
+    "Reward clipping": ((-1, 1), (-PONG.environment.reward_clip, PONG.environment.reward_clip)),
+    "Priority exponent": (0.5, AGENT.priority_exponent),
+    "Priority correction": ((0.4, 1), (AGENT.priority_beta_start, AGENT.priority_beta_end)),
+    "Noisy nets parameter": (0.5, AGENT.noisy_sigma),
+    "Evaluation trajectories": (100, PONG.evaluation.episodes),
+    "Replay period and updates per step": (2, AGENT.updates_per_step),
+    "Multi-step return length": (10, AGENT.n_step),
+    "Q network: channels": ((32, 64, 64), AGENT.channels),
+    "Q network: filter size": ((8, 4, 3), AGENT.filters),
+    "Q network: stride": ((4, 2, 1), AGENT.strides),
+    "Q network: hidden units": (256, AGENT.hidden),
+    "Target network update period": (1, AGENT.target_period),
+    "tau (EMA coefficient)": (0, AGENT.target_tau),
+    "K": (9, PONG.objective.K),
+    "M": (2 * 6, copies(PONG.objective.M, 6)),
+    "lambda_pred": (1, PONG.objective.lambda_pred),
+    "lambda_cyc^max": (1, PONG.objective.lambda_cyc_max),
+    "Warmup: i_end": (50_000, PONG.objective.i_end),
+}
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_table(row: str) -> None:
+    printed, ours = TABLE[row]
+    assert ours == printed
+
+
+def test_rows_that_are_structure() -> None:
+    """Optimizer: Adam. Update: distributional Q. Dueling: true. Exploration: noisy nets."""
+    agent = Rainbow(AGENT, PONG.objective, (4, 84, 84), 6)
+    assert isinstance(agent.optimizer, torch.optim.Adam)
+    assert isinstance(agent.head, DuelingHead)
+    assert agent.head(torch.rand(1, 64, 7, 7)).shape == (1, 6, 51)
+    layers = [m for m in agent.head.modules() if isinstance(m, NoisyLinear)]
+    assert len(layers) == 4
+
+
+def differences(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    theirs = {f.name: value for f, _, value in leaves(other)}
+    return {f.name: (value, theirs[f.name]) for f, _, value in leaves(one) if value != theirs[f.name]}
+
+
+def test_reference_differs_where_the_released_code_does() -> None:
+    changed = differences(PONG, build("atari/pong", preset="reference"))
+    assert changed == {
+        "preset": ("paper", "reference"),
+        "noisy_sigma": (0.5, 0.1),
+        "target_moment": ("after-step", "before-step"),
+        "latent_distance": ("cosine", "mse"),
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", ["atari/alien", "minatar/breakout", "toy/catch"])
+def test_a_method_changes_what_it_says_and_nothing_else(method: str, task: str) -> None:
+    changed = differences(build(task), build(task, method=method))
+    changed.pop("method", None)
+    assert changed.keys() <= METHOD_CHANGES[method].keys()
+    for name, (_, value) in changed.items():
+        assert value == METHOD_CHANGES[method][name]
+
+
+def test_every_method_is_explained() -> None:
+    assert tuple(METHOD_NOTES) == METHODS == tuple(METHOD_CHANGES)
+
+
+@pytest.mark.parametrize("game", ATARI_100K)
+def test_all_games_share_the_settings(game: str) -> None:
+    assert len(ATARI_100K) == 26
+    assert differences(PONG, build(f"atari/{game}")).keys() <= {"task"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("task", ["atari/pong", "minatar/freeway", "toy/catch"])
+def test_json_round_trip(task: str, preset: str) -> None:
+    config = build(task, preset=preset, seed=7, channels=(8,), filters=(3,), strides=(1,))
+    assert from_dict(to_dict(config)) == config
+
+
+def test_options_reach_their_fields_and_are_typed() -> None:
+    config = build(
+        "atari/pong",
+        K="3",
+        M=5,
+        learning_rate="3e-4",
+        channels="8,8",
+        filters="4,4",
+        strides="2,2",
+        grayscale="false",
+        steps="1e4",
+    )
+    assert isinstance(config.agent, type(AGENT))
+    assert (config.objective.K, config.objective.M) == (3, "5")
+    assert (config.agent.learning_rate, config.agent.channels) == (3e-4, (8, 8))
+    assert config.environment.grayscale is False
+    assert config.steps == 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lamda_pred": 1}, "option: 'lamda_pred' is not known; did you mean 'lambda_pred'?"),
+        ({"K": -1}, "K: -1 is not allowed; allowed: 0 or more"),
+        ({"K": "many"}, "K: 'many' is not allowed; allowed: a whole number"),
+        ({"K": 2.5}, "K: 2.5 is not allowed; allowed: a whole number"),
+        ({"M": "2B"}, "M: '2B' is not allowed"),
+        ({"discount": 1.5}, "discount: 1.5 is not allowed; allowed: 0 to 1"),
+        ({"learning_rate": "nan"}, "learning_rate: nan is not allowed"),
+        ({"seed": -1}, "seed: -1 is not allowed"),
+        ({"metric": "l2"}, "metric: 'l2' is not known; allowed: latent, projection"),
+        ({"grayscale": "maybe"}, "grayscale: 'maybe' is not allowed; allowed: true, false"),
+        ({"channels": "8,8"}, "channels, filters, strides:"),
+        ({"channels": "0,8,8"}, "channels: 0 is not allowed; allowed: 1 or more"),
+        ({"device": "tpu"}, "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
+        ({"method": "playvirtul"}, "method: 'playvirtul' is not known; did you mean 'playvirtual'?"),
+        ({"preset": "papers"}, "preset: 'papers' is not known; did you mean 'paper'?"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build("atari/pong", **options)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_field_names_are_unique_across_groups() -> None:
+    """They become flat command-line flags."""
+    names = [f.name for f, _, _ in leaves(PONG)]
+    assert len(names) == len(set(names))
+    assert all("help" in f.metadata for f, _, _ in leaves(PONG))
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PONG.steps = 5  # type: ignore[misc]

@@ -1,0 +1,154 @@
+"""Runs as a whole: determinism, bookkeeping, what is written, what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import playvirtual as pv
+from playvirtual.training import checkpoint
+from playvirtual.training.loop import Training
+from playvirtual.training.run_folder import RunFolder
+
+QUICK: dict[str, Any] = {
+    "steps": 150,
+    "min_size": 60,
+    "K": 2,
+    "episodes": 5,
+    "every": 75,
+    "log_every": 50,
+    "device": "cpu",
+    "quiet": True,
+}
+TINY_ATARI: dict[str, Any] = {
+    **QUICK,
+    "steps": 40,
+    "min_size": 30,
+    "updates_per_step": 0.5,
+    "hidden": 16,
+    "channels": "8,8,8",
+    "M": 1,
+    "batch_size": 4,
+    "n_step": 3,
+    "episodes": 2,
+    "every": 0,
+    "max_episode_frames": 400,
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "options"), [("toy/catch", QUICK), ("minatar/breakout", QUICK), ("atari/breakout", TINY_ATARI)]
+)
+def test_the_seed_decides_everything(task: str, options: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(123)  # the global random state plays no part
+    first = pv.train(task, seed=5, run_dir=tmp_path / "a", **options)
+    torch.manual_seed(321)
+    pv.train(task, seed=5, run_dir=tmp_path / "b", **options)
+    pv.train(task, seed=6, run_dir=tmp_path / "c", **options)
+    metrics = [(tmp_path / run / "metrics.jsonl").read_bytes() for run in "abc"]
+    assert metrics[0] == metrics[1] != metrics[2]
+    evaluations = [(tmp_path / run / "evaluations.jsonl").read_bytes() for run in "ab"]
+    assert evaluations[0] == evaluations[1]
+    assert len(first.returns) == options["episodes"]
+    weights = [(checkpoint.newest(tmp_path / run) / "weights.safetensors").read_bytes() for run in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_training_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_loaded_agent_acts_like_the_trained_one(tmp_path: Path) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    agent = pv.load(run.path)
+    observation = np.zeros((1, 10, 10), np.uint8)
+    assert int(agent.act(observation)) in (0, 1, 2)
+    again = pv.evaluate(run.path, episodes=5)
+    assert again == pv.evaluate(run.path, episodes=5)
+    assert pv.evaluate(run.path, episodes=5, seed=99) != again or len(set(again)) == 1
+
+
+@pytest.mark.parametrize(("rate", "updates"), [(2.0, 2 * 91), (1.0, 91), (0.5, 45), (0.25, 22)])
+def test_updates_per_step(rate: float, updates: int) -> None:
+    """Learning begins when the replay holds min_size steps: 150 − 60 + 1 steps are followed by updates."""
+    options = {k: v for k, v in QUICK.items() if k != "quiet"}
+    training = Training(pv.build("toy/catch", updates_per_step=rate, **options, batch_size=1, method="rl"))
+    while training.step < 150:
+        training.interact()
+        training.learn()
+    assert training.learner.updates == updates
+
+
+def test_lost_lives_end_the_agents_episode_but_not_the_game() -> None:
+    """In Breakout a missed ball costs a life: terminal entries, zeroed stacks, one game."""
+    options = {k: v for k, v in TINY_ATARI.items() if k not in ("quiet", "max_episode_frames")}
+    training = Training(pv.build("atari/breakout", **{**options, "steps": 400, "min_size": 400}))
+    seen = []
+    while training.episode == 1:
+        seen.append(training.stack.observations[0].copy())
+        training.interact()
+    replay = training.replay
+    terminals = torch.nonzero(replay.terminals[: replay.head]).flatten().tolist()
+    assert len(terminals) == 5  # five lives
+    for position in range(replay.head):
+        stored = replay.observations(torch.tensor(position))
+        np.testing.assert_array_equal(stored.numpy(), seen[position])
+    after = terminals[0] + 1
+    assert not seen[after][:3].any()
+    assert seen[after][3].any()
+
+
+def test_rewards_are_clipped_in_training_and_raw_in_scores() -> None:
+    """Ms Pac-Man's dots are worth 10: 1 for the learner, 10 in the return."""
+    options = {k: v for k, v in TINY_ATARI.items() if k not in ("quiet", "max_episode_frames")}
+    training = Training(pv.build("atari/ms_pacman", **{**options, "steps": 200, "min_size": 200}))
+    for _ in range(150):
+        training.interact()
+    rewards = training.replay.rewards[:150]
+    assert set(rewards.tolist()) <= {0.0, 1.0}
+    assert rewards.sum() > 0
+    assert training._return >= 10
+
+
+def test_a_damaged_checkpoint_is_noticed(tmp_path: Path) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    weights = checkpoint.newest(run.path) / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(pv.InputError, match="is damaged"):
+        pv.load(run.path)
+
+
+def test_an_unfinished_checkpoint_does_not_count(tmp_path: Path) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    newest = checkpoint.newest(run.path)
+    (newest.parent / "step-000000999.partial").mkdir()
+    assert checkpoint.newest(run.path) == newest
+
+
+def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(pv.InputError, match="is not a run folder"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(pv.InputError, match="cannot be read"):
+        RunFolder.open(tmp_path).config()
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    record = json.loads((run.path / "config.json").read_text())
+    assert record["task"] == "toy/catch"
+    assert {"python", "torch", "numpy"} <= record["versions"].keys()
+    assert RunFolder.open(run.path).config() == run.config
+
+
+def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
+    for options in ({"device": "cuda:7"}, {"filters": "30", "channels": "8", "strides": "1"}):
+        with pytest.raises((pv.InputError, ValueError)):
+            pv.train("toy/catch", run_dir=tmp_path / "run", **{**QUICK, **options})
+    assert not (tmp_path / "run").exists()
