@@ -35,7 +35,7 @@ def filled(episodes: list[tuple[int, bool]], capacity: int = 400) -> tuple[Repla
 
 def stack_of(where: list[tuple[int, int]], number: int) -> list[int]:
     """What the frames of an observation hold: number + 1 each, 0 before the episode's start."""
-    _episode, step = where[number]
+    _, step = where[number]
     return [number - back + 1 if back <= step else 0 for back in range(STACK - 1, -1, -1)]
 
 
@@ -50,7 +50,7 @@ def test_transitions(episodes: list[tuple[int, bool]], seed: int) -> None:
     lengths = [*episodes, (2, True)]
     for b in range(64):
         number = int(batch.rewards[b])
-        _episode, step = where[number]
+        episode, step = where[number]
         length, limit = lengths[episode]
         assert step < length  # never from a closing frame
         assert batch.actions[b].tolist() == [number]
