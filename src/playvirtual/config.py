@@ -35,6 +35,7 @@ class EnvironmentConfig:
     """How the world is shown to the agent."""
 
     frame_stack: int = option("frames in one observation", low=1)
+    stack_fill: Literal["zeros", "repeat"] = option("what stands before an episode's first frame: zeros, or that frame")
     image_size: int = option("side of a stored frame in pixels", low=1)
     grayscale: bool = option("one gray channel instead of three colours, where the task has a choice")
     action_repeat: int = option("environment frames per action", low=1)
@@ -229,7 +230,7 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
             raise unknown(name, str(value), get_args(kind))
         return value
     if get_origin(kind) is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(coerce(name, get_args(kind)[0], item) for item in items)
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

@@ -19,6 +19,7 @@ def settings() -> Settings:
     def build(**changes: Any) -> EnvironmentConfig:
         atari = {
             "frame_stack": 4,
+            "stack_fill": "zeros",
             "image_size": 84,
             "grayscale": True,
             "action_repeat": 4,

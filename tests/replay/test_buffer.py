@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from playvirtual.envs.stack import FrameStack
 from playvirtual.replay import Priorities, Replay, n_step
 
 
@@ -66,6 +67,27 @@ def test_every_stack_equals_what_the_environment_gave(
             continue  # its history has been overwritten: not startable
         stored = replay.observations(torch.tensor([number % capacity]))[0, :, 0, 0].tolist()
         assert stored == history[number].stack
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 4), st.booleans())
+def test_replay_and_frame_stack_agree_on_what_stands_before_a_start(
+    lengths: list[int], depth: int, repeat: bool
+) -> None:
+    replay = Replay(100, (1, 1, 1), depth, None, repeat_first=repeat)
+    stack = FrameStack(1, depth, (1, 1, 1), repeat_first=repeat)
+    number = 0
+    for length in lengths:
+        stack.clear([0])
+        for t in range(length):
+            number += 1
+            frame = np.full((1, 1, 1), number, np.uint8)
+            stack.push(frame[None])
+            position = replay.add(frame, 0, 0.0, terminal=t == length - 1)
+            stored = replay.observations(torch.tensor(position)).numpy()
+            np.testing.assert_array_equal(stored, stack.observations[0])
+            expected = [max(number - back, number - t) if repeat or back <= t else 0 for back in range(depth)][::-1]
+            assert stored.flatten().tolist() == expected
 
 
 @settings(max_examples=150, deadline=None)

@@ -20,7 +20,7 @@ def chase(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 def score(policy: object, lanes: int, seeds: list[int]) -> list[float]:
     env = envs.make("toy/catch", lanes, training=False, config=CONFIG)
-    return play(policy, env, CONFIG.frame_stack, seeds)  # type: ignore[arg-type]
+    return play(policy, env, CONFIG, seeds)  # type: ignore[arg-type]
 
 
 def test_perfect_play_scores_one() -> None:
@@ -46,7 +46,7 @@ def test_long_episodes_count_as_well_as_short_ones() -> None:
     results = []
     for lanes in (2, 5):
         env = envs.make("atari/breakout", lanes, training=False, config=config)
-        results.append(play(lambda o: (o[:, -1].sum((1, 2)) % 4).astype(np.int64), env, 4, seeds))
+        results.append(play(lambda o: (o[:, -1].sum((1, 2)) % 4).astype(np.int64), env, config, seeds))
         env.close()
     assert results[0] == results[1]
     assert len(results[0]) == 5

@@ -73,7 +73,7 @@ class Sac:
         self.target_critic = target_of(self.critic)
         self.auxiliary: Auxiliary | None = None
         if objective.K:
-            self.auxiliary = Auxiliary(c, objective, self.encoder, self.actions, image_size).to(self.device)
+            self.auxiliary = Auxiliary(c, objective, self.encoder, self.actions, image_size, self.device)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(c.initial_temperature), device=self.device))
 
         self.optimizers = self._optimizers()
@@ -101,14 +101,15 @@ class Sac:
         }
         if self.auxiliary is not None:
             encoder, rate = [*self.encoder.parameters()], c.auxiliary_learning_rate
-            optimizers["auxiliary"] = adam([*encoder, *self.auxiliary.learned()], rate, c.adam_beta1)
+            learned = [*encoder, *self.auxiliary.online.parameters()]
+            optimizers["auxiliary"] = adam(learned, rate, c.adam_beta1)
             if c.separate_encoder_optimizer:
                 optimizers["encoder"] = adam(encoder, rate, c.adam_beta1)
         return optimizers
 
     @torch.no_grad()
     def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
-        """(…, C, H, W) uint8 observations -> (…, A): the mean action or, to explore, one drawn from the policy."""
+        """(…, C, H, W) uint8 observations -> (…, A): the mean action or, to explore, a draw from the policy."""
         images = torch.as_tensor(observation, device=self.device)
         single = images.dim() == 3
         x = self.augment.centre(images.reshape(-1, *images.shape[-3:]))
@@ -126,7 +127,7 @@ class Sac:
         noise = torch.randn((2 * B, A), generator=self.generator, device=self.device)
         auxiliary = None
         if self.auxiliary is not None and batch.windows is not None:
-            auxiliary = self.auxiliary.draw(batch.windows, self.device, self.generator)
+            auxiliary = self.auxiliary.draw(batch.windows, self.generator)
         return Draws(crops[:B], crops[B:], noise[:B], noise[B:], auxiliary)
 
     def critic_losses(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
@@ -199,11 +200,19 @@ class Sac:
 
     def update_auxiliary(self, windows: Windows, draws: AuxiliaryDraws, schedule: Schedule) -> dict[str, Tensor]:
         """One step of encoder, dynamics models and heads on λ_pred · L_pred + λ_cyc · L_cyc."""
+        assert self.auxiliary is not None
         with self._autocast():
             losses = self._auxiliary_losses(windows, draws)
         pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
         loss = self.objective.lambda_pred * pred + schedule.lambda_cyc * cyc
-        norm = self._step("auxiliary", loss)
+        self._set_gradients("auxiliary", loss)
+        encoder, rest = [*self.encoder.parameters()], [*self.auxiliary.online.parameters()]
+        if "encoder" in self.optimizers:
+            nn.utils.clip_grad_norm_(encoder, self.config.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_([*encoder, *rest], self.config.max_grad_norm)
+        if "encoder" in self.optimizers:
+            self.optimizers["encoder"].step()
+        self.optimizers["auxiliary"].step()
         return {"loss_pred": pred, "loss_cyc": cyc, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
 
     def update_targets(self, *, critic: bool, momentum: bool) -> None:
@@ -220,19 +229,16 @@ class Sac:
 
     def _step(self, name: str, loss: Tensor) -> Tensor:
         """Steps one optimiser down the gradient of its own parameters alone; returns the gradient's norm."""
-        optimizer = self.optimizers[name]
-        parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
-        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        gradients = self._set_gradients(name, loss)
+        self.optimizers[name].step()
+        return nn.utils.get_total_norm(gradients)
+
+    def _set_gradients(self, name: str, loss: Tensor) -> list[Tensor]:
+        parameters: list[nn.Parameter] = [p for g in self.optimizers[name].param_groups for p in g["params"]]
+        gradients = torch.autograd.grad(loss, parameters)
+        for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
-        limit = self.config.max_grad_norm if name == "auxiliary" else math.inf
-        if name == "auxiliary" and "encoder" in self.optimizers:
-            nn.utils.clip_grad_norm_(self.encoder.parameters(), limit)
-            norm = nn.utils.clip_grad_norm_(parameters, limit)
-            self.optimizers["encoder"].step()
-        else:
-            norm = nn.utils.clip_grad_norm_(parameters, limit)
-        optimizer.step()
-        return norm
+        return list(gradients)
 
     def compile(self) -> None:
         """Replaces the losses by their compiled versions; the first updates then take a minute."""
@@ -247,7 +253,9 @@ class Sac:
             "critic": self.critic,
             "target_critic": self.target_critic,
         }
-        return modules if self.auxiliary is None else {**modules, "auxiliary": self.auxiliary}
+        if self.auxiliary is not None:
+            modules |= {"auxiliary": self.auxiliary.online, "momentum": self.auxiliary.momentum}
+        return modules
 
     def parameter_count(self) -> int:
         """Trainable parameters, each counted once."""

@@ -34,7 +34,7 @@ class AuxiliaryDraws(NamedTuple):
     virtual: Tensor  # (B, M, K, A) virtual actions
 
 
-class Auxiliary(nn.Module):
+class Auxiliary:
     """h, b, g, q and the momentum networks f_m, g_m beside the critic's encoder f; needs K > 0."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Auxiliary(nn.Module):
         encoder: Encoder,
         actions: BoxActions,
         image_size: int,
+        device: torch.device,
     ) -> None:
-        super().__init__()
         c = config
         self.objective, self.K, self.momentum_tau = objective, objective.K, c.momentum_tau
         self.M = copies(objective.M, actions.size)
@@ -60,6 +60,12 @@ class Auxiliary(nn.Module):
             ProjectionHead(c.latent, c.projection_hidden) if independent else self.projector
         )
         self.bdm = DenseDynamics(c.latent, actions, c.dynamics_hidden) if self.views else None
+        self.online = nn.ModuleDict({"dm": self.dm, "projector": self.projector, "predictor": self.predictor})
+        if self.bdm is not None:
+            self.online["bdm"] = self.bdm
+        self.momentum = nn.ModuleDict({"encoder": self.target_encoder, "projector": self.target_projector})
+        self.online.to(device)
+        self.momentum.to(device)
         self.virtual = self._virtual_trajectories(actions) if self.bdm is not None else None
 
     def _virtual_trajectories(self, actions: BoxActions) -> VirtualTrajectories:
@@ -82,13 +88,9 @@ class Auxiliary(nn.Module):
             update_forward=o.cycle_updates_dm,
         )
 
-    def learned(self) -> list[nn.Parameter]:
-        """The parameters that the auxiliary loss trains beside the encoder's: of h, b, g and q."""
-        return [p for p in self.parameters() if p.requires_grad]
-
-    def draw(self, windows: Windows, device: torch.device, generator: torch.Generator | None = None) -> AuxiliaryDraws:
+    def draw(self, windows: Windows, generator: torch.Generator | None = None) -> AuxiliaryDraws:
         """All random numbers of one update."""
-        B = len(windows.actions)
+        B, device = len(windows.actions), windows.actions.device
         online = self.augment.draw(B, device, generator)
         target = self.augment.draw(B * (self.K + self.views), device, generator)
         virtual = windows.actions.new_zeros((B, 0, self.K, windows.actions.shape[-1]))

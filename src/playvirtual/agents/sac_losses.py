@@ -34,5 +34,5 @@ def actor_loss(q1: Tensor, q2: Tensor, log_prob: Tensor, alpha: Tensor) -> Tenso
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """α · (−log π − target entropy), log_prob (B,) without gradient: α falls while there is entropy enough."""
+    """α · (−log π − target entropy), log_prob (B,) without gradient: α falls while entropy is ample."""
     return log_alpha.exp() * (-log_prob - target_entropy)

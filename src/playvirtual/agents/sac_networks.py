@@ -86,6 +86,11 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
+def full(x: Tensor) -> Tensor:
+    """Back from autocast's low precision, in which 1 − a² and temporal differences would be rounded away."""
+    return x.to(torch.get_default_dtype())
+
+
 class Actor(nn.Module):
     """The squashed Gaussian policy; its own latent layer stands on the critic's convolutions."""
 
@@ -107,7 +112,7 @@ class Actor(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """(N, features) -> mean before squashing and log standard deviation, (N, A) each."""
-        mean, raw = self.mlp(self.latent(features)).chunk(2, 1)
+        mean, raw = full(self.mlp(self.latent(features))).chunk(2, 1)
         share = 0.5 * (torch.tanh(raw) + 1.0)  # in [0, 1]
         return mean, self.log_std_min + share * (self.log_std_max - self.log_std_min)
 
@@ -124,7 +129,7 @@ class Critic(nn.Module):
     def q(self, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(N, latent), (N, A) -> Q₁ and Q₂, (N,) each."""
         x = torch.cat([z, actions], 1)
-        return self.q1(x)[:, 0], self.q2(x)[:, 0]
+        return full(self.q1(x)[:, 0]), full(self.q2(x)[:, 0])
 
     def forward(self, images: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(N, C, H, W), (N, A) -> Q₁ and Q₂, (N,) each."""

@@ -11,15 +11,19 @@ from playvirtual.envs.protocol import Flags, Frames
 
 
 class FrameStack:
-    """Observations of N lanes, (N, depth·C, H, W), oldest frame first; frames before a start are zeros.
+    """Observations of N lanes, (N, depth·C, H, W), oldest frame first.
 
-    A start is a reset or, in training, a lost life: `clear` the lane, then `push` its newest frame.
+    Before a start there are zeros or, with `repeat_first`, the first frame again. A start is a reset or, in training, a lost life: `clear` the lane, then `push` its newest frame.
     """
 
-    def __init__(self, lanes: int, depth: int, frame_shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, lanes: int, depth: int, frame_shape: tuple[int, int, int], *, repeat_first: bool = False
+    ) -> None:
         channels, height, width = frame_shape
         self._history = np.zeros((lanes, depth, channels, height, width), np.uint8)
         self._observations = self._history.reshape(lanes, depth * channels, height, width)
+        self._repeat_first = repeat_first
+        self._empty = np.ones(lanes, np.bool_)  # lanes whose next frame is a first one
 
     @property
     def observations(self) -> Frames:
@@ -29,14 +33,20 @@ class FrameStack:
     def clear(self, lanes: Sequence[int] | Flags) -> None:
         """Forgets the history of some lanes, given as indices or as a mask of N flags."""
         self._history[self._indices(lanes)] = 0
+        self._empty[self._indices(lanes)] = True
 
     def push(self, frames: Frames, lanes: Sequence[int] | Flags | None = None) -> Frames:
         """Appends each lane's newest frame, (N, C, H, W), or that of some lanes; returns `observations`."""
+        pushed = np.arange(len(self._history)) if lanes is None else self._indices(lanes)
         if lanes is None:
             _append(self._history, frames)
         else:
-            for lane, frame in zip(self._indices(lanes), frames, strict=True):
+            for lane, frame in zip(pushed, frames, strict=True):
                 _append(self._history[lane : lane + 1], frame)
+        first = pushed[self._empty[pushed]]
+        if self._repeat_first and len(first):
+            self._history[first] = self._history[first, -1:]
+        self._empty[pushed] = False
         return self._observations
 
     def _indices(self, lanes: Sequence[int] | Flags) -> npt.NDArray[np.intp]:

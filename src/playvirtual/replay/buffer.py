@@ -24,9 +24,15 @@ class Replay:
         frame_stack: int,
         action_size: int | None,
         device: torch.device | str = "cpu",
+        *,
+        repeat_first: bool = False,
     ) -> None:
-        """`action_size` is None for discrete actions, else the length of an action vector."""
+        """`action_size` is None for discrete actions, else the length of an action vector.
+
+        Before an episode's first frame a stack holds zeros or, with `repeat_first`, that frame again.
+        """
         self.capacity, self.frame_stack, self.device = capacity, frame_stack, torch.device(device)
+        self.repeat_first = repeat_first
         self.head = 0  # entries ever written; entry number i lives at i % capacity
         self._episode = 0
 
@@ -110,11 +116,15 @@ class Replay:
         return torch.remainder(index[:, None] + offsets, self.capacity)
 
     def observations(self, index: Tensor) -> Tensor:
-        """(…) ring positions -> (…, stack·C, H, W) uint8, oldest frame first, zeros before the episode's start."""
+        """(…) ring positions -> (…, stack·C, H, W) uint8, oldest frame first."""
         back = torch.arange(self.frame_stack - 1, -1, -1, device=self.device)
         positions = torch.remainder(index[..., None] - back, self.capacity)  # (…, stack)
         same_episode = self.episodes[positions] == self.episodes[index][..., None]
         # Around the ring's seam the entry found may be a newer one of the same, long episode.
         visible = same_episode & (self.numbers[positions] == self.numbers[index][..., None] - back)
+        if self.repeat_first:
+            earliest = index[..., None] - visible.sum(-1, keepdim=True) + 1
+            positions = torch.where(visible, positions, torch.remainder(earliest, self.capacity))
+            return self.frames[positions].flatten(-4, -3)
         frames = self.frames[positions] * visible[..., None, None, None]  # (…, stack, C, H, W)
         return frames.flatten(-4, -3)

@@ -39,7 +39,7 @@ class Experience(NamedTuple):
 def sample_transitions(
     replay: Replay, *, batch_size: int, gamma: float, generator: torch.Generator | None = None
 ) -> Transitions:
-    """Draws single steps without waiting for the device; a time limit is bootstrapped from the frame it left."""
+    """Draws single steps without waiting for the device; a time limit bootstraps from the frame it left."""
     index = search(replay.startable(1).to(torch.get_default_dtype()), batch_size, generator)
     after = torch.remainder(index + 1, replay.capacity)
     return Transitions(

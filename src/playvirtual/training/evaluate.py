@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from playvirtual.config import Config
+from playvirtual.config import Config, EnvironmentConfig
 from playvirtual.envs import Environment, make
 from playvirtual.envs.stack import FrameStack
 
@@ -28,16 +28,18 @@ def evaluate(
     lanes = min(config.evaluation.lanes, episodes)
     env = make(config.task, lanes, training=False, config=config.environment)
     try:
-        return play(policy, env, config.environment.frame_stack, evaluation_seeds(seed, step, episodes), watcher)
+        seeds = evaluation_seeds(seed, step, episodes)
+        return play(policy, env, config.environment, seeds, watcher)
     finally:
         env.close()
 
 
 def play(
-    policy: Policy, env: Environment, frame_stack: int, seeds: Sequence[int], watcher: Watcher | None = None
+    policy: Policy, env: Environment, config: EnvironmentConfig, seeds: Sequence[int], watcher: Watcher | None = None
 ) -> list[float]:
     """Plays one episode per seed; every episode that is begun is finished and counts, long or short."""
-    stack = FrameStack(env.lanes, frame_stack, env.frame_shape)
+    repeat = config.stack_fill == "repeat"
+    stack = FrameStack(env.lanes, config.frame_stack, env.frame_shape, repeat_first=repeat)
     episode = np.full(env.lanes, -1)  # which episode a lane is playing; −1: none
     returns = np.zeros(len(seeds))
     started = 0

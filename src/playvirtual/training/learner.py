@@ -58,12 +58,11 @@ class Learner:
         """Means over the updates since the last call; the one place where the host waits for the device."""
         if not self._since:
             return {}
-        sums, counts = torch.stack(list(self._sums.values()), 1)
-        means = (sums / counts.clamp_min(1.0)).tolist()
+        totals = torch.stack(list(self._sums.values())).tolist()
         for total in self._sums.values():
             total.zero_()
         self._since = 0
-        return dict(zip(self._sums, means, strict=True))
+        return {name: total / count for name, (total, count) in zip(self._sums, totals, strict=True) if count}
 
 
 def schedule_of(config: Config, device: torch.device) -> Schedule:

@@ -65,11 +65,11 @@ class Training:
         capacity = min(config.replay.capacity, 2 * agent_steps + config.environment.frame_stack)
         discrete = isinstance(self.env.action_space, spaces.Discrete)
         action_size = None if discrete else self.env.action_space.shape[0]  # type: ignore[index]
-        stack = config.environment.frame_stack
-        self.replay = Replay(capacity, self.env.frame_shape, stack, action_size, device)
+        stack, repeat = config.environment.frame_stack, config.environment.stack_fill == "repeat"
+        self.replay = Replay(capacity, self.env.frame_shape, stack, action_size, device, repeat_first=repeat)
         self.source = make_source(config, self.replay, generator)
         self.learner = Learner(config, self.agent, self.source, generator)
-        self.stack = FrameStack(1, stack, self.env.frame_shape)
+        self.stack = FrameStack(1, stack, self.env.frame_shape, repeat_first=repeat)
 
         self.step = 0  # agent steps taken
         self.episode = 0  # games begun

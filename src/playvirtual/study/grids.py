@@ -1,0 +1,166 @@
+"""From an experiment or a file of a user's own to the list of runs it takes."""
+
+from __future__ import annotations
+
+import runpy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from playvirtual.config import METHODS, Config, RainbowConfig, to_dict
+from playvirtual.errors import InputError, unknown
+from playvirtual.presets import base, build
+from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
+from playvirtual.study.settings import changes, flat, folder_name
+
+ROW_KEYS = ("label", "method", "options")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep: what decides it and where it lies."""
+
+    label: str
+    config: Config
+    options: Mapping[str, Any]  # what makes `config` of the task's, method's and preset's own values
+    path: Path
+
+    @property
+    def title(self) -> str:
+        return f"{self.config.task}  {self.label}  seed {self.config.seed}"
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `playvirtual.train`."""
+        c = self.config
+        return {"task": c.task, "method": c.method, "preset": c.preset, "run_dir": str(self.path), **self.options}
+
+    def command(self) -> list[str]:
+        """The words after `playvirtual` that make this run alone."""
+        c = self.config
+        words = ["train", c.task, "--method", c.method, "--preset", c.preset, "--run-dir", str(self.path)]
+        for name, value in self.options.items():
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            words.append(f"--{name.replace('_', '-')}={text}")
+        return words
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name, or the grid in the TOML or Python file of that path."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return _experiment(path, _read_toml(path))
+    if path.suffix == ".py":
+        return _experiment(path, _run_python(path))
+    if name not in EXPERIMENTS and path.exists():
+        raise InputError(f"experiment: {name!r} is a file of a kind not known; allowed: a .toml or .py file")
+    return experiment(name)
+
+
+def jobs(
+    grid: Experiment,
+    tasks: Sequence[SuiteTask],
+    seeds: int,
+    out: Path,
+    *,
+    preset: str = "paper",
+    options: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """Every run of the grid, seed by seed so that a study is readable early; a run that two rows share is there once."""
+    if seeds < 1:
+        raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 or more")
+    found: dict[Path, Job] = {}
+    for seed in range(1, seeds + 1):
+        for entry in tasks:
+            kind = "discrete" if isinstance(base(entry.task).agent, RainbowConfig) else "continuous"
+            for row in (r for r in grid.rows if r.actions in ("any", kind)):
+                job = _job(row, entry, seed, out, preset, options or {})
+                found.setdefault(job.path, job)
+    if not found:
+        raise InputError(f"experiment: {grid.name!r} has no row for these tasks")
+    return list(found.values())
+
+
+def _job(row: Row, entry: SuiteTask, seed: int, out: Path, preset: str, options: Mapping[str, Any]) -> Job:
+    """The folder is named by what the row and the suite change; `options` are the whole study's."""
+    of_row = {**entry.options, **row.options}
+    named = build(entry.task, method=row.method, preset=preset, **of_row)
+    wanted = {**entry.options, **options, **row.options, "seed": seed}
+    config = build(entry.task, method=row.method, preset=preset, **wanted)
+    folder = folder_name(row.method, preset, changes(to_dict(named)))
+    path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
+    values = flat(to_dict(config))
+    return Job(row.label, config, {name: values[name] for name in wanted}, path)
+
+
+def select(grid: Experiment, rows: str | None) -> Experiment:
+    """The grid with only the rows whose label or method is in the comma-separated list."""
+    if rows is None:
+        return grid
+    names = [name.strip() for name in rows.split(";" if ";" in rows else ",")]
+    known = {key for row in grid.rows for key in (row.label, row.method)}
+    for name in names:
+        if name not in known:
+            raise unknown("rows", name, known)
+    return replace(grid, rows=tuple(row for row in grid.rows if {row.label, row.method} & set(names)))
+
+
+def chosen_tasks(grid: Experiment, names: str | None) -> tuple[SuiteTask, ...]:
+    """The tasks of `names`, by default those the experiment is made for."""
+    if names is None and not grid.suites:
+        raise InputError("suite: a grid of one's own has none; give --suite, or suite = … in the file")
+    return suite(names if names is not None else ",".join(grid.suites))
+
+
+def _read_toml(path: Path) -> Mapping[str, Any]:
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"experiment: {str(path)!r} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"experiment: {str(path)!r} is not TOML: {error}") from None
+    return {"rows": record.pop("row", None), **record}
+
+
+def _run_python(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise InputError(f"experiment: {str(path)!r} cannot be read: No such file or directory")
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:
+        raise InputError(f"experiment: {str(path)!r} does not run: {type(error).__name__}: {error}") from None
+    return {name: names[name] for name in ("rows", "title", "suite") if name in names}
+
+
+def _experiment(path: Path, record: Mapping[str, Any]) -> Experiment:
+    for name in record:
+        if name not in ("rows", "title", "suite"):
+            raise unknown(f"{path}", name, ("row", "title", "suite"))
+    rows = record.get("rows")
+    if not isinstance(rows, list | tuple) or not rows:
+        raise InputError(f"experiment: {str(path)!r} has no row; allowed: one [[row]] or more (Python: rows = […])")
+    suites = record.get("suite", ())
+    return Experiment(
+        path.stem,
+        str(record.get("title", path.stem)),
+        str(path),
+        tuple(_row(path, number, row) for number, row in enumerate(rows, 1)),
+        (suites,) if isinstance(suites, str) else tuple(suites),
+    )
+
+
+def _row(path: Path, number: int, row: Any) -> Row:
+    if isinstance(row, Row):
+        return row
+    if not isinstance(row, Mapping):
+        raise InputError(f"{path}: row {number} is {row!r}; allowed: a table with {', '.join(ROW_KEYS)}")
+    for name in row:
+        if name not in ROW_KEYS:
+            raise unknown(f"{path}: row {number}", str(name), ROW_KEYS)
+    method, options = str(row.get("method", "playvirtual")), row.get("options", {})
+    if method not in METHODS:
+        raise unknown(f"{path}: row {number}: method", method, METHODS)
+    if not isinstance(options, Mapping):
+        raise InputError(f"{path}: row {number}: options is {options!r}; allowed: a table such as K = 3")
+    return Row(str(row.get("label", folder_name(method, "paper", options))), method, dict(options))

@@ -1,0 +1,78 @@
+"""What makes two runs the same experiment: the method and what was changed in its defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from playvirtual.config import Config, to_dict
+from playvirtual.presets import build
+
+# What names a run, and what changes its speed but not what is learned.
+NOT_SETTINGS = frozenset(
+    ("task", "method", "preset", "seed", "agent_kind", "device", "threads", "capture", "log_every", "lanes")
+)
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Field → plain value of a configuration as `to_dict` or config.json gives it, its groups opened."""
+    fields: dict[str, Any] = {}
+    for name, value in record.items():
+        if name == "versions":
+            continue
+        if isinstance(value, Mapping):
+            fields |= flat(value)
+        else:
+            fields[name] = list(value) if isinstance(value, tuple) else value
+    return fields
+
+
+def changes(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Field → value where a configuration departs from its task's, method's and preset's own values.
+
+    Fields that one side lacks (a run of another version) are left out.
+    """
+    default = _defaults(str(record["task"]), str(record["method"]), str(record["preset"]))
+    given = flat(record)
+    return {
+        name: given[name]
+        for name, value in default.items()
+        if name not in NOT_SETTINGS and name in given and given[name] != value
+    }
+
+
+def differences(old: Mapping[str, Any], new: Config) -> list[str]:
+    """"name: old → new" for every field that decides a run's numbers and is not the same."""
+    before, after = flat(old), flat(to_dict(new))
+    free = NOT_SETTINGS - {"task", "method", "preset", "seed"}
+    return [
+        f"{name}: {before.get(name, 'absent')} → {value}"
+        for name, value in after.items()
+        if name not in free and before.get(name, "absent") != value
+    ]
+
+
+def setting_name(method: str, preset: str, changed: Mapping[str, Any]) -> str:
+    """How people read it: "playvirtual, K = 3"."""
+    shown = method if preset == "paper" else f"{method} ({preset})"
+    return ", ".join([shown, *(f"{name} = {_text(value)}" for name, value in changed.items())])
+
+
+def folder_name(method: str, preset: str, changed: Mapping[str, Any]) -> str:
+    """How a folder is named after it: "playvirtual-K3"; without changes what `playvirtual train` uses."""
+    parts = [method if preset == "paper" else f"{method}-{preset}"]
+    parts += [f"{name}{_text(value)}" for name, value in changed.items()]
+    return re.sub(r"[^A-Za-z0-9._,+-]", "_", "-".join(parts))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_text(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def _defaults(task: str, method: str, preset: str) -> dict[str, Any]:
+    return flat(to_dict(build(task, method=method, preset=preset)))

@@ -1,0 +1,64 @@
+"""gym/<id>: the action space of a user's own environment decides between Rainbow and SAC."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import playvirtual as pv
+from playvirtual.config import RainbowConfig, SacConfig
+from playvirtual.presets import build
+
+
+class Noise(gymnasium.Env[Any, Any]):
+    """Ten steps of random pixels; pays the sum of the actions."""
+
+    observation_space = spaces.Box(0, 255, (20, 30, 3), np.uint8)
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def _look(self) -> Any:
+        return self.np_random.integers(256, size=self.observation_space.shape, dtype=np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._time = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> Any:
+        self._time += 1
+        return self._look(), float(np.sum(action)), False, self._time == 10, {}
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Any:
+    actions = {"NoiseBox-v0": spaces.Box(-2.0, 2.0, (3,), np.float32), "NoiseDiscrete-v0": spaces.Discrete(4)}
+    for name, space in actions.items():
+        gymnasium.register(name, entry_point=Noise, kwargs={"action_space": space})
+    yield
+    for name in actions:
+        del gymnasium.registry[name]
+
+
+def test_discrete_actions_get_rainbow() -> None:
+    config = build("gym/NoiseDiscrete-v0")
+    assert isinstance(config.agent, RainbowConfig)
+    shown = config.environment
+    assert (shown.image_size, shown.grayscale, shown.frame_stack, shown.action_repeat) == (84, True, 4, 1)
+    assert config.step_unit == "agent"
+
+
+def test_a_box_gets_sac_and_trains(tmp_path: Path) -> None:
+    config = build("gym/NoiseBox-v0")
+    assert isinstance(config.agent, SacConfig)
+    assert (config.environment.action_repeat, config.step_unit) == (1, "agent")
+    small = {"image_size": 16, "crop_size": 14, "channels": "8", "filters": "3", "strides": "2", "hidden": 16}
+    batches = {"batch_size": 8, "auxiliary_batch_size": 4, "steps": 40, "min_size": 30, "episodes": 2, "every": 0}
+    run = pv.train("gym/NoiseBox-v0", device="cpu", run_dir=tmp_path / "run", quiet=True, **small, **batches)
+    assert len(run.returns) == 2
+    assert all(abs(r) <= 60 for r in run.returns)  # ten steps, three actions, each within ±2
+    assert pv.load(run.path, device="cpu").act(np.zeros((9, 16, 16), np.uint8)).shape == (3,)
