@@ -46,7 +46,11 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train", "toy/catch", "extra"], "argument: 'extra' is one too many"),
         (["train", "toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
         (["train"], "the following arguments are required: task"),
+        (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
+        (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
+        (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
+        (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not a run folder"),
         (["list", "games"], "list: 'games' is not known"),
         (["trian"], "argument COMMAND: invalid choice: 'trian'"),
         ([], "the following arguments are required: COMMAND"),
@@ -72,6 +76,7 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
         "evaluations.jsonl",
         "timing.jsonl",
         "checkpoints",
+        "run.lock",
     }
     evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [(e["step"], len(e["returns"])) for e in evaluations] == [(60, 4), (120, 4)]
@@ -82,11 +87,17 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     again = playvirtual("train", "toy/catch", *QUICK, cwd=tmp_path)
     assert again.returncode == 2
     assert "run_dir: 'runs/toy-catch/playvirtual/seed-1' exists already" in again.stderr
+    assert "--resume goes on with it" in again.stderr
+    resumed = playvirtual("train", "toy/catch", *QUICK, "--resume", cwd=tmp_path)
+    assert resumed.returncode == 0
+    assert train.stdout.endswith(resumed.stdout)  # the same score, and no progress before it
+    assert resumed.stderr == "playvirtual: runs/toy-catch/playvirtual/seed-1 is finished already\n"
 
-    scored = playvirtual("evaluate", str(run), "--episodes", "7", "--gif", "play.gif", cwd=tmp_path)
+    scored = playvirtual("evaluate", str(run), "--episodes", "7", "--video", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
     assert "over 7 episodes" in scored.stdout
-    assert (tmp_path / "play.gif").read_bytes().startswith(b"GIF8")
+    assert f"video: {run}/videos/evaluation-seed-1." in scored.stdout
+    assert len(list((run / "videos").iterdir())) == 1
 
 
 def test_lists(tmp_path: Path) -> None:

@@ -7,11 +7,23 @@
 ...                              actions=space, horizon=9, copies=12)   # doctest: +SKIP
 """
 
-from playvirtual.api import evaluate, load, train
-from playvirtual.errors import InputError
+from playvirtual.api import evaluate, export, load, resume, train
+from playvirtual.errors import InputError, Interrupted, RunError
 from playvirtual.method import VirtualTrajectories
 from playvirtual.presets import build
-from playvirtual.training.loop import Run
+from playvirtual.training.session import Run
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "Run", "VirtualTrajectories", "build", "evaluate", "load", "train"]
+__all__ = [
+    "InputError",
+    "Interrupted",
+    "Run",
+    "RunError",
+    "VirtualTrajectories",
+    "build",
+    "evaluate",
+    "export",
+    "load",
+    "resume",
+    "train",
+]

@@ -1,4 +1,4 @@
-"""The Python entry points: train, evaluate, load."""
+"""The Python entry points: train, resume, evaluate, load, export."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from playvirtual.config import Config, with_values
+from playvirtual.errors import InputError
 from playvirtual.presets import build
 from playvirtual.training import checkpoint
 from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Watcher
 from playvirtual.training.evaluate import evaluate as play_episodes
 from playvirtual.training.factory import Agent, make_agent
-from playvirtual.training.loop import Run, greedy, run
+from playvirtual.training.loop import greedy
+from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
 from playvirtual.training.run_folder import RunFolder, default_path
+from playvirtual.training.session import Run, run
 
 
 def train(
@@ -25,23 +29,60 @@ def train(
     method: str = "playvirtual",
     preset: str = "paper",
     run_dir: str | Path | None = None,
+    resume: bool = False,
+    log: str = "none",
     quiet: bool = False,
     **options: Any,
 ) -> Run:
-    """Trains an agent and scores it. `options` are fields of the configuration: seed, steps, K, M, …"""
+    """Trains an agent and scores it. `options` are fields of the configuration: seed, steps, K, M, …
+
+    With `resume` a run that was stopped goes on where it was, and one that never began begins. `log` names
+    mirrors of the run folder: "tensorboard", "wandb" or both with a comma.
+    """
     config = build(task, method=method, preset=preset, **options)
     path = Path(run_dir) if run_dir is not None else default_path(config)
-    return run(config, path, display(f"{task} {method}", config.steps, quiet=quiet))
+    return _run(config, path, resume=resume, log=log, quiet=quiet)
+
+
+def resume(path: str | Path, *, log: str = "none", quiet: bool = False, **options: Any) -> Run:
+    """Goes on with the run in that folder; `options`, if any, must be those it was begun with."""
+    folder = RunFolder.open(path)
+    config = with_values(folder.config(), options)
+    return _run(config, folder.path, resume=True, log=log, quiet=quiet)
+
+
+def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> Run:
+    shown = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
+    return run(config, path, shown, resume=resume, log=parse(log))
 
 
 def load(path: str | Path, device: str = "auto") -> Agent:
-    """The agent of a run's newest checkpoint, ready to act; needs neither replay nor environment."""
+    """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment."""
     folder = RunFolder.open(path)
-    weights, record, actions = checkpoint.read(checkpoint.newest(folder.path))
+    weights, record, actions = checkpoint.read_agent(_agent_folder(folder))
     c, h, w = record["observation_shape"]
     agent = make_agent(folder.config(), (c, h, w), actions, resolve(device), seed=0)
     agent.load_weights(weights)
     return agent
+
+
+def export(path: str | Path, out: str | Path) -> Path:
+    """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration."""
+    folder, target = RunFolder.open(path), Path(out)
+    if target.exists():
+        raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
+    config = (folder.path / "config.json").read_bytes()
+    source = _agent_folder(folder)
+    contents = [(name, checkpoint.read(source, name)) for name in ("weights.safetensors", "agent.json")]
+    target.mkdir(parents=True)
+    checkpoint.write_folder(target, [("config.json", config), *contents])
+    return target
+
+
+def _agent_folder(folder: RunFolder) -> Path:
+    """Where the weights lie: in an export itself, in the newest checkpoint of a run."""
+    exported = (folder.path / "weights.safetensors").is_file()
+    return folder.path if exported else checkpoint.newest(folder.path)
 
 
 def evaluate(

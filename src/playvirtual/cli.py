@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, NoReturn
 
-from playvirtual.config import METHODS, PRESETS, Config, leaves
-from playvirtual.errors import InputError, unknown
+from playvirtual.cli_study import add_report, add_sweep, experiments_text
+from playvirtual.config import METHODS, PRESETS, Config
+from playvirtual.errors import InputError, Interrupted, RunError, unknown
+from playvirtual.flags import add_fields, given_fields
 
 DEFAULT_TASK = "atari/pong"  # whose defaults `train --help` shows when no task is given
 
@@ -22,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code: 0, 2 for bad input, 130 when interrupted."""
+    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 130 or 143 for a signal."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(words)
@@ -33,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"playvirtual: error: {error}", file=sys.stderr)
         return 2
+    except RunError as error:
+        print(f"playvirtual: error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as error:
+        print(f"playvirtual: {error}", file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt:
         print("playvirtual: interrupted", file=sys.stderr)
         return 130
@@ -48,7 +56,10 @@ def _parser(words: Sequence[str]) -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     _add_train(commands, words)
     _add_evaluate(commands)
+    _add_export(commands)
     _add_list(commands)
+    add_sweep(commands, words)
+    add_report(commands)
     return parser
 
 
@@ -61,42 +72,33 @@ def _add_train(commands: Any, words: Sequence[str]) -> None:
         "train",
         help="train an agent and score it",
         description=f"Train an agent and score it. Defaults shown are those of {given}; other tasks have others.",
-        epilog="example: playvirtual train atari/pong --method spr --seed 3",
+        epilog="examples: playvirtual train atari/pong --method spr --seed 3; "
+        "the same with --resume goes on after a stop, as does playvirtual train --resume RUN",
         allow_abbrev=False,
     )
-    parser.add_argument("task", help="e.g. atari/pong, minatar/breakout, toy/catch; see `playvirtual list tasks`")
-    parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(METHODS)}")
-    parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument(
+        "task", nargs="?", help="e.g. atari/pong, minatar/breakout, toy/catch; see `playvirtual list tasks`"
+    )
+    parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)} (default: playvirtual)")
+    parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)")
     parser.add_argument("--run-dir", metavar="DIR", help="where the run is written (default: runs/TASK/METHOD/seed-N)")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="RUN",
+        help="go on where the run stopped, to the bit on the CPU: add it to the command that began the run (a run "
+        "that never began begins), or give the run folder instead of a task; changed settings are refused",
+    )
+    parser.add_argument(
+        "--log",
+        default="none",
+        metavar="NAMES",
+        help="none, tensorboard, wandb, or both with a comma: mirrors of the run folder, which is always written",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
-    groups = {"": parser.add_argument_group("the run")}
-    for group in ("environment", "objective", "agent", "replay", "evaluation"):
-        title = (type(getattr(config, group)).__doc__ or group).partition(":")[0].rstrip(".").lower()
-        groups[group] = parser.add_argument_group(f"{group}: {title}")
-    for f, kind, value in leaves(config):
-        if f.name in ("task", "method", "preset"):
-            continue
-        owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        groups[owner].add_argument(
-            _flag(f.name),
-            dest=f"field_{f.name}",
-            metavar=_placeholder(kind),
-            help=f"{f.metadata['help']} (default: {shown})".replace("%", "%%"),
-        )
+    add_fields(parser, config, without=("task", "method", "preset"))
     parser.set_defaults(run=_train)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _placeholder(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(get_args(kind)) + "}"
-    if get_origin(kind) is tuple:
-        return "N,N,…"
-    return {int: "N", float: "X", bool: "true|false"}.get(kind, "TEXT")
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -106,17 +108,36 @@ def _add_evaluate(commands: Any) -> None:
         description="Play whole episodes with a run's newest checkpoint under its evaluation protocol.",
         allow_abbrev=False,
     )
-    parser.add_argument("path", metavar="RUN", help="a run folder")
+    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
     parser.add_argument("--episodes", metavar="N", help="default: as many as the run's own evaluation")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    parser.add_argument("--gif", metavar="FILE", help="also write the first lane's play as an animation")
+    parser.add_argument(
+        "--video",
+        action="store_true",
+        help="film the first lane into RUN/videos/ with reward, return, and Q values or action: "
+        "MP4 with playvirtual[video] installed, else GIF",
+    )
     parser.set_defaults(run=_evaluate)
+
+
+def _add_export(commands: Any) -> None:
+    parser = commands.add_parser(
+        "export",
+        help="write a trained agent as a small folder",
+        description="Write weights and configuration alone, without replay and optimisers; `playvirtual evaluate` "
+        "and pv.load take the folder like a run.",
+        epilog="example: playvirtual export runs/atari-pong/playvirtual/seed-1 --out pong-agent",
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="RUN", help="a run folder")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    parser.set_defaults(run=_export)
 
 
 def _add_list(commands: Any) -> None:
     parser = commands.add_parser("list", help="what there is to name on the command line", allow_abbrev=False)
-    parser.add_argument("what", metavar="tasks|methods")
+    parser.add_argument("what", metavar="tasks|methods|experiments")
     parser.set_defaults(run=_list)
 
 
@@ -129,45 +150,49 @@ def _unknown_flag(parser: Parser, command: str, word: str) -> InputError:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from playvirtual.api import train
+    from playvirtual.api import resume, train
     from playvirtual.study.summary import run_summary
 
-    fields = {
-        name.removeprefix("field_"): value
-        for name, value in vars(options).items()
-        if name.startswith("field_") and value is not None
-    }
-    run = train(
-        options.task,
-        method=options.method,
-        preset=options.preset,
-        run_dir=options.run_dir,
-        quiet=options.quiet,
-        **fields,
-    )
+    choices = {name: getattr(options, name) for name in ("method", "preset") if getattr(options, name) is not None}
+    common = {"log": options.log, "quiet": options.quiet, **choices, **given_fields(options)}
+    if isinstance(options.resume, str):
+        if options.task is not None or options.run_dir is not None:
+            raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
+        run = resume(options.resume, **common)
+    elif options.task is None:
+        raise InputError("the following arguments are required: task")
+    else:
+        run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
     print(run_summary(run.config, run.returns))
     print(f"run folder: {run.path}")
     return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from playvirtual.api import evaluate
+    from playvirtual.api import evaluate, load
     from playvirtual.config import coerce
     from playvirtual.study.summary import run_summary
-    from playvirtual.study.video import Recorder
     from playvirtual.training.run_folder import RunFolder
+    from playvirtual.training.video import Recorder
 
     config = RunFolder.open(options.path).config()
     episodes = None if options.episodes is None else coerce("episodes", int, options.episodes)
     if episodes is not None and episodes < 1:
         raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     seed = None if options.seed is None else coerce("seed", int, options.seed)
-    recorder = Recorder() if options.gif else None
+    recorder = Recorder(load(options.path, options.device)) if options.video else None
     returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
     print(run_summary(config, returns))
     if recorder is not None:
-        recorder.save_gif(Path(options.gif))
-        print(f"animation: {options.gif}")
+        shown = config.seed if seed is None else seed
+        print(f"video: {recorder.save(Path(options.path) / 'videos' / f'evaluation-seed-{shown}')}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from playvirtual.api import export
+
+    print(f"export: {export(options.path, options.out)}")
     return 0
 
 
@@ -180,6 +205,8 @@ def _list(options: argparse.Namespace) -> int:
     elif options.what == "methods":
         width = max(map(len, METHOD_NOTES))
         print("\n".join(f"{name:<{width}}  {note}" for name, note in METHOD_NOTES.items()))
+    elif options.what == "experiments":
+        print(experiments_text())
     else:
-        raise unknown("list", options.what, ("tasks", "methods"))
+        raise unknown("list", options.what, ("tasks", "methods", "experiments"))
     return 0

@@ -184,6 +184,10 @@ class Config:
     )
     precision: Literal["fp32", "tf32", "bf16"] = option("arithmetic of the updates on a GPU")
     log_every: int = option("agent steps between two lines of metrics", low=1)
+    checkpoint_every: int = option(
+        "agent steps between two checkpoints; 0: only at evaluations, at the end, and when interrupted", low=0
+    )
+    video_at_evaluation: bool = option("film the first lane of every evaluation into videos/; changes no number")
     environment: EnvironmentConfig = option("how the world is shown")
     objective: ObjectiveConfig = option("the auxiliary objective")
     agent: AgentConfig = option("the learner")
@@ -315,6 +319,14 @@ def from_dict(data: Mapping[str, Any]) -> Config:
     """The configuration that `to_dict` wrote."""
     kinds = {kind: cls for cls, kind in _KINDS.items()}
     return validated(_from_dict(Config, {**data, "agent": data["agent"]}, kinds[data["agent_kind"]]))
+
+
+def differences(a: Config, b: Config) -> list[str]:
+    """The fields in which two configurations differ, as `name: value in a, value in b`."""
+    if type(a.agent) is not type(b.agent):
+        return [f"task: {a.task!r}, {b.task!r}"]
+    pairs = zip(leaves(a), leaves(b), strict=True)
+    return [f"{f.name}: {x!r}, {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
 
 
 def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 import playvirtual as pv
 from playvirtual.presets import build
 from playvirtual.study.curves import learning_curve
-from playvirtual.study.video import Recorder
 from playvirtual.training.evaluate import Policy, evaluate
 from playvirtual.training.run_folder import RunFolder
+from playvirtual.training.video import Recorder
 
 TASK = "toy/catch"
 FOLDER = Path("demo")
@@ -32,13 +32,10 @@ def main() -> int:
     finished = [e["step"] for e in RunFolder(run_path).lines("evaluations")]
     if config.steps in finished:
         print(f"{run_path} is trained already; remove {FOLDER}/ to train again")
-    elif run_path.exists():
-        print(f"{run_path} is unfinished; remove {FOLDER}/ and run the demo again", file=sys.stderr)
-        return 2
     else:
         print(f"PlayVirtual learns {TASK} from pixels, {config.steps} steps on the CPU:")
         began = time.monotonic()
-        pv.train(TASK, seed=1, device="cpu", run_dir=run_path)
+        pv.train(TASK, seed=1, device="cpu", run_dir=run_path, resume=True)
         print(f"trained in {time.monotonic() - began:.0f} s")
 
     folder = RunFolder.open(run_path)

@@ -1,13 +1,26 @@
-"""The one kind of error that is the user's to mend: shown as a single line, exit code 2."""
+"""What can go wrong with a run, each shown as a single line: bad input, a failed run, a signal."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """A field, the value it was given, and what is allowed, in one line."""
+    """The user's to mend: a field, the value it was given, and what is allowed, in one line. Exit code 2."""
+
+
+class RunError(RuntimeError):
+    """A run that had to stop: why, and its last good checkpoint, in one line. Exit code 1."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that a signal stopped after its checkpoint was written. Exit code 130 (SIGINT) or 143 (SIGTERM)."""
+
+    def __init__(self, received: signal.Signals, resume: str) -> None:
+        super().__init__(f"stopped by {received.name}; to go on: {resume}")
+        self.exit_code = 128 + received
 
 
 def unknown(kind: str, value: str, allowed: Iterable[str]) -> InputError:

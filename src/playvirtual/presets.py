@@ -68,6 +68,8 @@ ATARI = Config(
     capture="compile",
     precision="tf32",
     log_every=1_000,
+    checkpoint_every=5_000,  # [P] what a killed run loses at most
+    video_at_evaluation=False,
     environment=EnvironmentConfig(
         frame_stack=4,  # [T1]
         stack_fill="zeros",  # [C]
@@ -134,6 +136,7 @@ CATCH = replace(
     MINATAR,
     steps=8_000,
     log_every=250,
+    checkpoint_every=1_000,
     objective=replace(MINATAR.objective, M="2A", i_end=4_000, lambda_pred=0.3, lambda_cyc_max=0.3),
     agent=replace(SMALL_AGENT, n_step=10, v_max=2.0, updates_per_step=0.5, priority_beta_steps=8_000),
     replay=ReplayConfig(capacity=100_000, min_size=500),
@@ -187,6 +190,8 @@ DMC = Config(
     capture=ATARI.capture,
     precision=ATARI.precision,
     log_every=500,
+    checkpoint_every=2_500,  # [P]
+    video_at_evaluation=False,
     environment=EnvironmentConfig(
         frame_stack=3,  # [T2]
         stack_fill="repeat",  # [C]
@@ -225,6 +230,7 @@ REACH = replace(
     step_unit="agent",
     threads=1,
     log_every=100,
+    checkpoint_every=500,
     environment=replace(DMC.environment, frame_stack=1, image_size=12, action_repeat=4),
     objective=replace(DMC.objective, K=4, M="4", i_end=1_000),
     agent=replace(

@@ -27,7 +27,9 @@ class Encoder(nn.Module):
         c, height, width = frame_shape
         self.convs = nn.ModuleList()
         for out, size, stride in zip(channels, filters, strides, strict=True):
-            self.convs.append(nn.Conv2d(c, out, size, stride))
+            conv = nn.Conv2d(c, out, size, stride)
+            conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)  # the faster layout
+            self.convs.append(conv)
             c, height, width = out, (height - size) // stride + 1, (width - size) // stride + 1
         if height < 1 or width < 1:
             raise ValueError(f"filters {tuple(filters)} with strides {tuple(strides)} do not fit {frame_shape} frames")

@@ -22,6 +22,7 @@ from playvirtual.method import (
     DiscreteActions,
     VirtualTrajectories,
     cosine_distance,
+    endpoint,
     prediction_loss,
     rollout,
     total_objective,
@@ -122,9 +123,15 @@ class Rainbow:
         """(…, C, H, W) uint8 observations -> (…) actions; exploration is the noise of the head's layers."""
         images = torch.as_tensor(observation, device=self.device)
         single = images.dim() == 3
-        x = images.reshape(-1, *images.shape[-3:]).to(torch.get_default_dtype()) / 255.0
-        action = self.q_values(self.head(self.encoder(x), noisy=explore)).argmax(1)
+        action = self.values(images.reshape(-1, *images.shape[-3:]), explore).argmax(1)
         return action[0] if single else action
+
+    @torch.no_grad()
+    def values(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
+        """(…, C, H, W) uint8 observations -> (…, |A|): what each action is expected to return."""
+        x = torch.as_tensor(observation, device=self.device).to(torch.get_default_dtype()) / 255.0
+        flat = self.q_values(self.head(self.encoder(x.reshape(-1, *x.shape[-3:])), noisy=explore))
+        return flat.reshape(*x.shape[:-3], flat.shape[-1])
 
     def q_values(self, logits: Tensor) -> Tensor:
         """(N, |A|, atoms) -> (N, |A|): the expectation of the return."""
@@ -186,7 +193,7 @@ class Rainbow:
             target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
         loss = self.virtual.loss(z, target[:, : self.M], draws.virtual)
         if self.objective.real_cycle:
-            z_cycle = rollout(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))[:, -1]  # (B, …): z′_t
+            z_cycle = endpoint(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))  # (B, …): z′_t
             loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])
         return loss
 
@@ -213,7 +220,7 @@ class Rainbow:
         if follows and self.config.target_moment == "after-step":
             self.update_target()
         means = {f"loss_{name}": losses[name].mean() for name in ("rl", "pred", "cyc")}
-        metrics = {"loss": loss, **means, **norms, "q": losses["q"].mean(), "priority": losses["priority"]}
+        metrics = {"loss": loss, **means, **norms, **_spread(losses["q"]), "priority": losses["priority"]}
         return {name: value.detach() for name, value in metrics.items()}
 
     def update_target(self) -> None:
@@ -255,6 +262,12 @@ class Rainbow:
         self.target_encoder.load_state_dict(state["target_encoder"])
         self.target_head.load_state_dict(state["target_head"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _spread(q: Tensor) -> dict[str, Tensor]:
+    """Mean and range over a batch (B,) of values."""
+    low, high = q.aminmax()
+    return {"q": q.mean(), "q_min": low, "q_max": high}
 
 
 def select(values: Tensor, actions: Tensor) -> Tensor:

@@ -185,8 +185,12 @@ class Sac:
         with self._autocast():
             losses = self._critic_losses(batch, draws)
         loss = losses["critic"].mean()
-        norm = self._step("critic", loss)
-        return {"loss_critic": loss, "q": losses["q"].mean(), "grad_norm_critic": norm}
+        self._set_gradients(loss, "critic")
+        norm = nn.utils.get_total_norm(self._gradients("critic"))
+        self.optimizers["critic"].step()
+        low, high = losses["q"].aminmax()
+        q = {"q": losses["q"].mean(), "q_min": low, "q_max": high}
+        return {"loss_critic": loss, **q, "grad_norm_critic": norm}
 
     def update_actor(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
         """One step of actor and temperature."""
@@ -194,8 +198,11 @@ class Sac:
             losses = self._actor_losses(batch, draws)
         loss, loss_alpha = losses["actor"].mean(), losses["alpha"].mean()
         metrics = {"loss_actor": loss, "loss_alpha": loss_alpha, "entropy": -losses["log_prob"].mean()}
-        metrics["grad_norm_actor"] = self._step("actor", loss)
-        self._step("temperature", loss_alpha)
+        # One backward pass for both: neither loss has a gradient for the other's parameters.
+        self._set_gradients(loss + loss_alpha, "actor", "temperature")
+        metrics["grad_norm_actor"] = nn.utils.get_total_norm(self._gradients("actor"))
+        for name in ("actor", "temperature"):
+            self.optimizers[name].step()
         return {**metrics, "alpha": self.log_alpha.exp()}
 
     def update_auxiliary(self, windows: Windows, draws: AuxiliaryDraws, schedule: Schedule) -> dict[str, Tensor]:
@@ -205,7 +212,7 @@ class Sac:
             losses = self._auxiliary_losses(windows, draws)
         pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
         loss = self.objective.lambda_pred * pred + schedule.lambda_cyc * cyc
-        self._set_gradients("auxiliary", loss)
+        self._set_gradients(loss, "auxiliary")
         encoder, rest = [*self.encoder.parameters()], [*self.auxiliary.online.parameters()]
         if "encoder" in self.optimizers:
             nn.utils.clip_grad_norm_(encoder, self.config.max_grad_norm)
@@ -227,18 +234,17 @@ class Sac:
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def _step(self, name: str, loss: Tensor) -> Tensor:
-        """Steps one optimiser down the gradient of its own parameters alone; returns the gradient's norm."""
-        gradients = self._set_gradients(name, loss)
-        self.optimizers[name].step()
-        return nn.utils.get_total_norm(gradients)
+    def _set_gradients(self, loss: Tensor, *names: str) -> None:
+        """Gives the parameters of the named optimisers, and no others, the gradient of `loss`."""
+        for name in names:
+            self.optimizers[name].zero_grad(set_to_none=True)
+        loss.backward(inputs=[p for name in names for p in self._parameters(name)])
 
-    def _set_gradients(self, name: str, loss: Tensor) -> list[Tensor]:
-        parameters: list[nn.Parameter] = [p for g in self.optimizers[name].param_groups for p in g["params"]]
-        gradients = torch.autograd.grad(loss, parameters)
-        for p, gradient in zip(parameters, gradients, strict=True):
-            p.grad = gradient
-        return list(gradients)
+    def _gradients(self, name: str) -> list[Tensor]:
+        return [p.grad for p in self._parameters(name) if p.grad is not None]
+
+    def _parameters(self, name: str) -> list[nn.Parameter]:
+        return [p for group in self.optimizers[name].param_groups for p in group["params"]]
 
     def compile(self) -> None:
         """Replaces the losses by their compiled versions; the first updates then take a minute."""

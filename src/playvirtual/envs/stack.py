@@ -13,7 +13,8 @@ from playvirtual.envs.protocol import Flags, Frames
 class FrameStack:
     """Observations of N lanes, (N, depth·C, H, W), oldest frame first.
 
-    Before a start there are zeros or, with `repeat_first`, the first frame again. A start is a reset or, in training, a lost life: `clear` the lane, then `push` its newest frame.
+    Before a start there are zeros or, with `repeat_first`, the first frame again. A start is a reset or, in
+    training, a lost life: `clear` the lane, then `push` its newest frame.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from playvirtual.method.projection import DISTANCES, ProjectionHead, cosine_dist
 from playvirtual.method.virtual import (
     VirtualTrajectories,
     cycle,
+    endpoint,
     gaussian_ramp_up,
     prediction_loss,
     rollout,
@@ -28,6 +29,7 @@ __all__ = [
     "action_space",
     "cosine_distance",
     "cycle",
+    "endpoint",
     "gaussian_ramp_up",
     "prediction_loss",
     "rescale",

@@ -31,6 +31,13 @@ def rollout(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
     return torch.stack(states, 1)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
 
 
+def endpoint(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
+    """ẑ_{t+K} alone, (N, …): the last state of `rollout`, the others not kept."""
+    for a in actions.unbind(1):
+        z = model(z, a)
+    return z
+
+
 def cycle(h: Dynamics, b: Dynamics, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     """Definition 1: K steps forward by h, then (Eq. 3) the same actions in reverse back by b."""
     z_hat = rollout(h, z, actions)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
@@ -132,12 +139,15 @@ class VirtualTrajectories(nn.Module):
         if M == 0 or K == 0:
             return z.new_zeros(B)
         h = self.h if self.update_forward else without_parameter_gradients(self.h)
-        z_hat, z_cycle = cycle(h, self.b, z.repeat_interleave(M, 0), actions.flatten(0, 1))  # (B·M, K, …)
+        z, actions = z.repeat_interleave(M, 0), actions.flatten(0, 1)  # (B·M, …), (B·M, K, …a)
+        if self.constraint == "every":
+            z_hat, z_cycle = cycle(h, self.b, z, actions)  # (B·M, K, …)
+            end, inner = z_cycle[:, 0], self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
+        else:
+            end, inner = endpoint(self.b, endpoint(h, z, actions), actions.flip(1)), 0.0  # (B·M, …): z′_t
         if target.dim() == 2:
             target = target[:, None].expand(-1, M, -1)  # (B, M, D)
-        distance = self.d(self.project(z_cycle[:, 0]).unflatten(0, (B, M)), target.detach())  # (B, M)
-        if self.constraint == "every" and K > 1:
-            distance = distance + self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
+        distance: Tensor = inner + self.d(self.project(end).unflatten(0, (B, M)), target.detach())  # (B, M)
         return distance.mean(1)
 
     def _inner_steps(self, z_hat: Tensor, z_cycle: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The paper's numbers as data, typed and read-only. Scores are raw; nothing here is computed."""
+"""The paper's numbers as data, typed and read-only. Scores are raw; `hns` alone computes anything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from playvirtual.errors import unknown
 
@@ -46,6 +49,13 @@ def human() -> Mapping[str, float]:
 def random() -> Mapping[str, float]:
     """Game → score of random play."""
     return _atari_column("random")
+
+
+def hns(game: str, score: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The human-normalised score, shaped like `score`: 0 is random play, 1 the human player."""
+    if game not in human():
+        raise unknown("game", game, human())
+    return (np.asarray(score, dtype=np.float64) - random()[game]) / (human()[game] - random()[game])
 
 
 @cache

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -67,10 +70,15 @@ class Replay:
         """
         position = self._write(frame, action, reward, terminal=terminal, acted=True)
         if last is not None:
-            self._write(last, np.zeros(self.actions.shape[1:]), 0.0, terminal=False, acted=False)
-        if terminal or last is not None:
+            self.close(last)
+        elif terminal:
             self._episode += 1
         return position
+
+    def close(self, last: npt.NDArray[np.uint8]) -> None:
+        """Ends the episode without a terminal; `last` is the frame to bootstrap from."""
+        self._write(last, np.zeros(self.actions.shape[1:]), 0.0, terminal=False, acted=False)
+        self._episode += 1
 
     def _write(
         self,
@@ -95,6 +103,22 @@ class Replay:
         self.head += 1
         self._head.fill_(self.head)
         return position
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the frames, of the entries written so far; the frames are too many to copy."""
+        n = len(self)
+        return {"head": self.head, "episode": self._episode, **{k: v[:n] for k, v in self._columns().items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave, in place; `frames` is the caller's to fill."""
+        self.head, self._episode = state["head"], state["episode"]
+        self._head.fill_(self.head)
+        for name, column in self._columns().items():
+            column[: len(self)].copy_(state[name])
+
+    def _columns(self) -> dict[str, Tensor]:
+        names = ("actions", "rewards", "terminals", "acted", "episodes", "numbers")
+        return {name: getattr(self, name) for name in names}
 
     def startable(self, span: int, *, within_episode: bool = False) -> Tensor:
         """(capacity,) bool: where a sequence may start whose `span` following entries exist too.

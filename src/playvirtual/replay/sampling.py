@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -51,3 +54,12 @@ class Priorities:
     def update(self, index: Tensor, priority: Tensor) -> None:
         """Gives the drawn entries their new priorities."""
         self.values[index] = priority.clamp(1e-6, 1e6) ** self.alpha
+
+    def state_dict(self) -> dict[str, Any]:
+        """The priorities and how many entries have been taken note of."""
+        return {"values": self.values, "followed": self._followed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave, in place."""
+        self.values.copy_(state["values"])
+        self._followed = state["followed"]

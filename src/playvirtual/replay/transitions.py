@@ -19,6 +19,7 @@ class Transitions(NamedTuple):
     rewards: Tensor  # (B,): r_t
     discounts: Tensor  # (B,): γ, or 0 after a terminal
     next_observations: Tensor  # (B, C, H, W) uint8: s_{t+1}; after a terminal whatever comes next
+    positions: Tensor | None = None  # (B,) where in the ring they lie, for the record
 
 
 class Windows(NamedTuple):
@@ -27,6 +28,7 @@ class Windows(NamedTuple):
     observations: Tensor  # (B, K+1, C, H, W) uint8: s_t … s_{t+K}
     actions: Tensor  # (B, K, A): a_t … a_{t+K−1}
     valid: Tensor  # (B,) float: 0 as long as the replay holds no such sequence at all
+    positions: Tensor | None = None  # (B,) where in the ring they start, for the record
 
 
 class Experience(NamedTuple):
@@ -48,6 +50,7 @@ def sample_transitions(
         rewards=replay.rewards[index],
         discounts=gamma * (~replay.terminals[index]).to(torch.get_default_dtype()),
         next_observations=replay.observations(after),
+        positions=index,
     )
 
 
@@ -60,4 +63,5 @@ def sample_windows(replay: Replay, *, batch_size: int, K: int, generator: torch.
         observations=replay.observations(ahead),
         actions=replay.actions[ahead[:, :K]],
         valid=startable[index].to(torch.get_default_dtype()),
+        positions=index,
     )

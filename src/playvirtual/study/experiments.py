@@ -161,7 +161,9 @@ EXPERIMENTS: dict[str, Experiment] = {
             (
                 _baseline("constraint-location"),
                 Row(
-                    "PlayVirtual (every step)", "playvirtual-every-step", published=("constraint-location", "every step")
+                    "PlayVirtual (every step)",
+                    "playvirtual-every-step",
+                    published=("constraint-location", "every step"),
                 ),
                 Row("PlayVirtual (end step)", "playvirtual", published=("constraint-location", "end step")),
             ),
@@ -191,7 +193,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Appendix, complexity",
             MAIN,
             ("atari/pong", "dmc/cartpole-swingup"),
-            "times compare only between runs that had the machine to themselves: --workers 1",
+            "runs that had the machine to themselves (--workers 1), or their times do not compare",
         ),
         Experiment(
             "dynamics-mse",
@@ -206,7 +208,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             "frozen-encoder",
             "Scores with pretrained, fixed encoders",
             "Appendix, representations",
-            (Row("None", "rl"), Row("Baseline (to take its encoder)", "spr"), Row("PlayVirtual (likewise)", "playvirtual")),
+            (
+                Row("None", "rl"),
+                Row("Baseline (to take its encoder)", "spr"),
+                Row("PlayVirtual (likewise)", "playvirtual"),
+            ),
             ANALYSED,
             "training RL on a fixed pretrained encoder, not built yet: the sweep trains the row None and the two "
             "agents whose encoders are wanted",

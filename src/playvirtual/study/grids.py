@@ -11,7 +11,7 @@ from typing import Any
 
 from playvirtual.config import METHODS, Config, RainbowConfig, to_dict
 from playvirtual.errors import InputError, unknown
-from playvirtual.presets import base, build
+from playvirtual.presets import METHOD_CHANGES, base, build
 from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 from playvirtual.study.settings import changes, flat, folder_name
 
@@ -67,7 +67,7 @@ def jobs(
     preset: str = "paper",
     options: Mapping[str, Any] | None = None,
 ) -> list[Job]:
-    """Every run of the grid, seed by seed so that a study is readable early; a run that two rows share is there once."""
+    """Every run of the grid, seed by seed so that a study can be read early; what two rows share is there once."""
     if seeds < 1:
         raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 or more")
     found: dict[Path, Job] = {}
@@ -83,10 +83,14 @@ def jobs(
 
 
 def _job(row: Row, entry: SuiteTask, seed: int, out: Path, preset: str, options: Mapping[str, Any]) -> Job:
-    """The folder is named by what the row and the suite change; `options` are the whole study's."""
+    """The folder is named by what the row and the suite change; `options` are the whole study's.
+
+    They do not touch what makes a method itself: --K 3 leaves RL without prediction.
+    """
     of_row = {**entry.options, **row.options}
     named = build(entry.task, method=row.method, preset=preset, **of_row)
-    wanted = {**entry.options, **options, **row.options, "seed": seed}
+    free = {name: value for name, value in options.items() if name not in METHOD_CHANGES[row.method]}
+    wanted = {**entry.options, **free, **row.options, "seed": seed}
     config = build(entry.task, method=row.method, preset=preset, **wanted)
     folder = folder_name(row.method, preset, changes(to_dict(named)))
     path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"

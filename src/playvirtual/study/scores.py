@@ -9,19 +9,12 @@ import numpy.typing as npt
 
 from playvirtual import published
 from playvirtual.errors import InputError, unknown
+from playvirtual.published import hns as hns
 
 FloatArray = npt.NDArray[np.float64]
 
 DMC_SUITES = {"dmc100k": 100_000, "dmc500k": 500_000}  # environment steps
 SUITES = ("atari100k", *DMC_SUITES)
-
-
-def hns(game: str, score: npt.ArrayLike) -> FloatArray:
-    """The human-normalised score, shaped like `score`: 0 is random play, 1 the human player."""
-    if game not in published.human():
-        raise unknown("game", game, published.human())
-    human, random = published.human()[game], published.random()[game]
-    return (np.asarray(score, dtype=np.float64) - random) / (human - random)
 
 
 def suite_tasks(suite: str) -> tuple[str, ...]:

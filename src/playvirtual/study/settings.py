@@ -10,9 +10,10 @@ from typing import Any
 from playvirtual.config import Config, to_dict
 from playvirtual.presets import build
 
-# What names a run, and what changes its speed but not what is learned.
-NOT_SETTINGS = frozenset(
-    ("task", "method", "preset", "seed", "agent_kind", "device", "threads", "capture", "log_every", "lanes")
+# What names a run, and what changes its speed or its records but not what is learned.
+RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
+SPEED_ALONE = frozenset(
+    ("agent_kind", "device", "threads", "capture", "log_every", "lanes", "checkpoint_every", "video_at_evaluation")
 )
 
 
@@ -39,14 +40,14 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: given[name]
         for name, value in default.items()
-        if name not in NOT_SETTINGS and name in given and given[name] != value
+        if name not in RUN_NAMES | SPEED_ALONE and name in given and given[name] != value
     }
 
 
-def differences(old: Mapping[str, Any], new: Config) -> list[str]:
-    """"name: old → new" for every field that decides a run's numbers and is not the same."""
+def differences(old: Mapping[str, Any], new: Config, *, finished: bool) -> list[str]:
+    """Lines "name: old → new" for the fields that differ; of a finished run only those that decide its numbers."""
     before, after = flat(old), flat(to_dict(new))
-    free = NOT_SETTINGS - {"task", "method", "preset", "seed"}
+    free = SPEED_ALONE if finished else frozenset()
     return [
         f"{name}: {before.get(name, 'absent')} → {value}"
         for name, value in after.items()

@@ -6,61 +6,174 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium import spaces
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from playvirtual.errors import InputError
 from playvirtual.training.factory import ActionSpace
+from playvirtual.training.pack import from_bytes, to_bytes
+
+KEPT = 2
+MANIFEST = "manifest.json"
+
+Content = bytes | Callable[[], bytes]
 
 
-def save(
-    run: Path,
-    step: int,
-    weights: Mapping[str, Tensor],
-    observation_shape: tuple[int, ...],
-    actions: ActionSpace,
-) -> Path:
-    """Writes checkpoints/step-…: beside its place first, checksummed, synced, then renamed."""
-    final = run / "checkpoints" / f"step-{step:09d}"
+def agent_files(
+    step: int, weights: Mapping[str, Tensor], observation_shape: tuple[int, ...], actions: ActionSpace
+) -> dict[str, Content]:
+    """What `pv.load` needs: the weights for acting and the shapes they belong to."""
+    record = {"step": step, "observation_shape": list(observation_shape), "actions": _describe(actions)}
+    return {"weights.safetensors": to_bytes(dict(weights)), "agent.json": _text(record)}
+
+
+def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
+    """Writes checkpoints/step-…: beside its place first, checksummed, synced, then renamed; keeps the last two.
+
+    A file that the oldest of the kept ones has under the same name is linked instead of written. It is the one
+    about to go: the two that stay share no file, so that no damage can reach both.
+    """
+    final = folder_of(run, step)
+    final.parent.mkdir(exist_ok=True)  # not its parents: a run folder that is gone must not come back
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    tensors = {name: value.detach().to("cpu").contiguous() for name, value in weights.items()}
-    save_file(tensors, partial / "weights.safetensors")
-    record = {"step": step, "observation_shape": list(observation_shape), "actions": _describe(actions)}
-    (partial / "agent.json").write_text(json.dumps(record, indent=2) + "\n")
-    files = sorted(p for p in partial.iterdir())
-    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-    (partial / "manifest.json").write_text(json.dumps(sums, indent=2) + "\n")
-    for path in [*partial.iterdir(), partial]:
-        _sync(path)
-    partial.rename(final)
-    _sync(final.parent)
+    partial.mkdir()
+    earlier = complete(run)
+    try:
+        write_folder(partial, contents, reuse=earlier[0] if len(earlier) >= KEPT else None)
+        shutil.rmtree(final, ignore_errors=True)  # only a damaged one can be there
+        partial.rename(final)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync(final.parent)
+    _prune(run)
     return final
+
+
+def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: Path | None = None) -> None:
+    """Fills an empty folder with files and their manifest, all synced."""
+    known = _manifest(reuse) if reuse is not None and (reuse / MANIFEST).is_file() else {}
+    sums: dict[str, str] = {}
+    for name, content in contents:
+        if callable(content) and name in known and reuse is not None and _link(reuse / name, folder / name):
+            sums[name] = known[name]
+            continue
+        data = content() if callable(content) else content
+        sums[name] = hashlib.sha256(data).hexdigest()
+        write_synced(folder / name, data)
+    write_synced(folder / MANIFEST, _text(sums))
+    sync(folder)
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return run / "checkpoints" / f"step-{step:09d}"
+
+
+def complete(run: Path) -> list[Path]:
+    """The run's checkpoints, oldest first: what has lost its suffix was written to the end."""
+    return sorted(p for p in (run / "checkpoints").glob("step-*") if not p.suffix)
 
 
 def newest(run: Path) -> Path:
     """The run's newest complete checkpoint."""
-    found = sorted(p for p in (run / "checkpoints").glob("step-*") if p.suffix != ".partial")
+    found = complete(run)
     if not found:
         raise InputError(f"run: {str(run)!r} has no checkpoint yet; allowed: a run that has reached its first one")
     return found[-1]
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], ActionSpace]:
-    """(weights, agent.json, action space), after every file's checksum has been verified."""
-    for name, expected in json.loads((path / "manifest.json").read_text()).items():
-        if hashlib.sha256((path / name).read_bytes()).hexdigest() != expected:
-            raise InputError(f"checkpoint: {str(path / name)!r} is damaged (its checksum does not match)")
-    record = json.loads((path / "agent.json").read_text())
-    weights: dict[str, Tensor] = load_file(path / "weights.safetensors")
-    return weights, record, _space(record["actions"])
+def put_aside(path: Path) -> None:
+    """Takes a damaged checkpoint out of the row; the next one to be written clears it away."""
+    aside = path.with_name(path.name + ".damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+def verify(path: Path) -> None:
+    """Raises an InputError that names the first damaged or missing file."""
+    for name in _manifest(path):
+        read(path, name)
+
+
+def read(path: Path, name: str) -> bytes:
+    """A file's content, after its checksum has been verified."""
+    try:
+        data = (path / name).read_bytes()
+        expected = _manifest(path)[name]
+    except (FileNotFoundError, KeyError):
+        raise InputError(f"checkpoint: {str(path / name)!r} is damaged (it is missing)") from None
+    if hashlib.sha256(data).hexdigest() != expected:
+        raise InputError(f"checkpoint: {str(path / name)!r} is damaged (its checksum does not match)")
+    return data
+
+
+def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of a verified safetensors file; anything else, a pickle for one, is refused unread."""
+    try:
+        return from_bytes(read(path, name))
+    except SafetensorError as error:
+        raise InputError(f"checkpoint: {str(path / name)!r} is no safetensors file ({error})") from None
+
+
+def read_agent(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], ActionSpace]:
+    """(weights, agent.json, action space) of a checkpoint or an export."""
+    record = json.loads(read(path, "agent.json"))
+    return read_tensors(path, "weights.safetensors"), record, _space(record["actions"])
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a new file whose content is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Puts a file's content, or a folder's entries, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest(path: Path) -> dict[str, str]:
+    try:
+        sums = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError):
+        raise InputError(f"checkpoint: {str(path / MANIFEST)!r} is damaged (it cannot be read)") from None
+    if not isinstance(sums, dict):
+        raise InputError(f"checkpoint: {str(path / MANIFEST)!r} is damaged (it is no list of checksums)")
+    return sums
+
+
+def _link(source: Path, target: Path) -> bool:
+    """A second name for a file, if the file system has such a thing."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _prune(run: Path) -> None:
+    kept = set(complete(run)[-KEPT:])
+    for path in (run / "checkpoints").glob("step-*"):
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _text(record: Mapping[str, Any]) -> bytes:
+    return (json.dumps(record, indent=2) + "\n").encode()
 
 
 def _describe(space: ActionSpace) -> dict[str, Any]:
@@ -74,11 +187,3 @@ def _space(record: Mapping[str, Any]) -> ActionSpace:
         return spaces.Discrete(int(record["n"]))
     low, high = (torch.tensor(record[key]).numpy() for key in ("low", "high"))
     return spaces.Box(low, high)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

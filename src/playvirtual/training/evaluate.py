@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,19 @@ from playvirtual.envs import Environment, make
 from playvirtual.envs.stack import FrameStack
 
 Policy = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.generic]]  # (N, C, H, W) -> (N,) or (N, A)
-Watcher = Callable[[Environment, npt.NDArray[np.generic], float], None]  # sees lane 0 after every step
+
+
+class Moment(NamedTuple):
+    """One step of lane 0, after it was made."""
+
+    env: Environment
+    observation: npt.NDArray[np.uint8]  # (C, H, W) that the action was chosen for
+    action: npt.NDArray[np.generic]
+    reward: float
+    over: bool
+
+
+Watcher = Callable[[Moment], None]
 
 
 def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
@@ -60,14 +73,15 @@ def play(
     actions: npt.NDArray[np.generic] | None = None
     while (live := episode >= 0).any():
         chosen = policy(stack.observations[live])
+        seen = stack.observations[0].copy() if watcher is not None else None
         if actions is None:
             actions = np.zeros((env.lanes, *chosen.shape[1:]), chosen.dtype)
         actions[live] = chosen
         result = env.step(actions)
         returns[episode[live]] += result.rewards[live]
         stack.push(result.frames)
-        if watcher is not None and live[0]:
-            watcher(env, actions[0], float(result.rewards[0]))
+        if watcher is not None and seen is not None and live[0]:
+            watcher(Moment(env, seen, actions[0], float(result.rewards[0]), bool(result.over[0])))
         ended = live & result.over
         episode[ended] = -1
         start(np.flatnonzero(ended).tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from playvirtual.config import Config, RainbowConfig
 from playvirtual.training.capture import CapturedPhases
 from playvirtual.training.factory import Agent
 from playvirtual.training.sources import Source
+from playvirtual.training.watch import Watch
 
 
 class Learner:
@@ -31,6 +32,7 @@ class Learner:
         self.updates = 0
         self._sums: dict[str, Tensor] = {}
         self._since = 0
+        self.watch = Watch(agent.device)
         self._launch: Callable[[int], None] = self._work
         if agent.device.type == "cuda" and config.capture != "off":
             if config.capture == "compile":
@@ -47,7 +49,9 @@ class Learner:
         self.schedule.phase = phase
         batch: Any = self.source.sample(self.schedule)
         metrics = self.agent.update(batch, self.schedule)
+        positions: dict[str, Tensor] = self.source.positions(batch)
         self.source.learned(batch, metrics)
+        self.watch.see(phase, metrics, positions)
         for name, value in metrics.items():
             if name not in self._sums:
                 self._sums[name] = torch.zeros(2, device=value.device)
@@ -63,6 +67,25 @@ class Learner:
             total.zero_()
         self._since = 0
         return {name: total / count for name, (total, count) in zip(self._sums, totals, strict=True) if count}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, schedules and the sums since the last line of metrics; the agent's state is its own."""
+        return {
+            "updates": self.updates,
+            "since": self._since,
+            "sums": self._sums,
+            "lambda_cyc": self.schedule.lambda_cyc,
+            "beta": self.schedule.beta,
+            "watch": self.watch.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; to be called before the first update."""
+        self.updates, self._since = state["updates"], state["since"]
+        self._sums = {name: total.to(self.agent.device) for name, total in state["sums"].items()}
+        self.schedule.lambda_cyc.copy_(state["lambda_cyc"])
+        self.schedule.beta.copy_(state["beta"])
+        self.watch.load_state_dict(state["watch"])
 
 
 def schedule_of(config: Config, device: torch.device) -> Schedule:

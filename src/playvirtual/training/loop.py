@@ -1,9 +1,9 @@
-"""The one training loop: act, store, learn; at their own pace log, evaluate, checkpoint."""
+"""What one step of training is: act, store, learn; and everything that must be kept to go on later."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,15 @@ from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config import Config, RainbowConfig
+from playvirtual.envs.protocol import Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
-from playvirtual.training import checkpoint
-from playvirtual.training.clock import Clock
 from playvirtual.training.devices import resolve, set_precision
-from playvirtual.training.evaluate import Policy, evaluate
+from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import Agent, make_agent
 from playvirtual.training.learner import Learner
-from playvirtual.training.progress import Display
-from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.sources import make_source
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: where it lies, what decided it, what it scored."""
-
-    path: Path
-    config: Config
-    returns: list[float]  # of the last evaluation's episodes
-
-    @property
-    def score(self) -> float:
-        """Mean return of the last evaluation."""
-        return float(np.mean(self.returns))
 
 
 class Training:
@@ -52,12 +35,14 @@ class Training:
         set_precision(config.precision)
         seeds = np.random.SeedSequence(config.seed).generate_state(3)
         self.random = np.random.default_rng(int(seeds[0]))  # random play before learning starts
-        generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
+        self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
 
         self.env = envs.make(config.task, 1, training=True, config=config.environment)
         c, height, width = self.env.frame_shape
         self.observation_shape = (c * config.environment.frame_stack, height, width)
-        self.agent = make_agent(config, self.observation_shape, self.env.action_space, device, int(seeds[2]), generator)
+        self.agent = make_agent(
+            config, self.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
+        )
         # What `steps`, schedules and evaluation intervals count of one agent step.
         self.unit = config.environment.action_repeat if config.step_unit == "environment" else 1
         # Room for one closing entry per time limit is not worth a formula: a run shorter than the ring needs no more.
@@ -67,8 +52,8 @@ class Training:
         action_size = None if discrete else self.env.action_space.shape[0]  # type: ignore[index]
         stack, repeat = config.environment.frame_stack, config.environment.stack_fill == "repeat"
         self.replay = Replay(capacity, self.env.frame_shape, stack, action_size, device, repeat_first=repeat)
-        self.source = make_source(config, self.replay, generator)
-        self.learner = Learner(config, self.agent, self.source, generator)
+        self.source = make_source(config, self.replay, self.generator)
+        self.learner = Learner(config, self.agent, self.source, self.generator)
         self.stack = FrameStack(1, stack, self.env.frame_shape, repeat_first=repeat)
 
         self.step = 0  # agent steps taken
@@ -77,6 +62,7 @@ class Training:
         self.last_return: float | None = None
         self.last_score: float | None = None
         self._return = 0.0
+        self._actions: list[npt.NDArray[np.generic]] = []  # of the game that is being played
         self._frame = self._begin()
 
     @property
@@ -89,11 +75,22 @@ class Training:
         every = self.config.evaluation.every
         return every > 0 and self.counted // every > (self.counted - self.unit) // every
 
+    @property
+    def done(self) -> bool:
+        """Whether the last step has been taken."""
+        return self.counted >= self.config.steps
+
+    def checkpoint_due(self) -> bool:
+        """Whether the interval between checkpoints is over."""
+        every = self.config.checkpoint_every
+        return every > 0 and self.step % every == 0
+
     def _begin(self) -> npt.NDArray[np.uint8]:
         """Starts the next game; its seed depends on the run's seed and its number alone."""
         seed = int(np.random.SeedSequence([self.config.seed, self.episode]).generate_state(1)[0]) & 0x7FFFFFFF
         self.episode += 1
         self._return = 0.0
+        self._actions = []
         frames = self.env.reset([0], [seed])
         self.stack.clear([0])
         self.stack.push(frames)
@@ -103,12 +100,11 @@ class Training:
     def interact(self) -> None:
         """One agent step: choose, act, store."""
         action = self._choose()
-        result = self.env.step(action)
+        frame, result = self._frame, self._act(action)
         reward, terminal, over = float(result.rewards[0]), bool(result.terminal[0]), bool(result.over[0])
-        self._return += reward
         clip = self.config.environment.reward_clip
         self.replay.add(
-            self._frame,
+            frame,
             action[0],
             float(np.clip(reward, -clip, clip)) if clip else reward,
             terminal=terminal,
@@ -120,11 +116,17 @@ class Training:
             self.finished.append(self._return)
             self.last_return = self._return
             self._frame = self._begin()
-            return
-        if terminal:  # a lost life: the game goes on, the agent's episode does not
+
+    def _act(self, action: npt.NDArray[np.generic]) -> Step:
+        """Moves the game, and what the agent sees of it, one action on."""
+        result = self.env.step(action)
+        self._actions.append(action[0])
+        self._return += float(result.rewards[0])
+        if result.terminal[0]:  # a lost life: the game goes on, the agent's episode does not
             self.stack.clear([0])
         self.stack.push(result.frames)
         self._frame = result.frames[0]
+        return result
 
     def _choose(self) -> npt.NDArray[np.generic]:
         """(1,) or (1, A): random play until the replay has its minimum, the exploring agent after that."""
@@ -144,6 +146,11 @@ class Training:
             while self.learner.updates < due:
                 self.learner.update()
 
+    def step_of_update(self, update: int) -> int:
+        """The step after which update number `update` (from 1) was made, in the configuration's step unit."""
+        learning_steps = math.ceil(update / self.config.agent.updates_per_step - 1e-9)
+        return (self.config.replay.min_size - 1 + learning_steps) * self.unit
+
     def metrics(self) -> dict[str, Any]:
         """What metrics.jsonl gets: counters, returns, schedules, and the updates' means since the last call."""
         line: dict[str, Any] = {
@@ -159,18 +166,63 @@ class Training:
         self.finished = []
         return line
 
-    def evaluate(self) -> list[float]:
-        """The returns of the evaluation episodes with the agent as it is now."""
-        e = self.config.evaluation
-        policy = greedy(self.agent, e.epsilon, np.random.default_rng([self.config.seed, self.counted]))
-        returns = evaluate(policy, self.config, episodes=e.episodes, seed=self.config.seed, step=self.counted)
-        self.last_score = float(np.mean(returns))
-        return returns
+    def evaluate(self, policy: Policy, watcher: Watcher | None = None) -> list[float]:
+        """The returns of the evaluation episodes; depends on the step and the weights alone, and changes nothing."""
+        e, c = self.config.evaluation, self.config
+        return evaluate(policy, c, episodes=e.episodes, seed=c.seed, step=self.counted, watcher=watcher)
 
-    def save(self, path: Path) -> None:
-        """Writes a checkpoint into the run folder `path`."""
-        shape, actions = self.observation_shape, self.env.action_space
-        checkpoint.save(path, self.counted, self.agent.weights(), shape, actions)
+    def policy(self) -> Policy:
+        """The agent as it is evaluated at this step."""
+        random = np.random.default_rng([self.config.seed, self.counted])
+        return greedy(self.agent, self.config.evaluation.epsilon, random)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on, but the replay's frames."""
+        actions = np.stack(self._actions) if self._actions else np.zeros(0)
+        return {
+            "step": self.step,
+            "episode": self.episode,
+            "finished": self.finished,
+            "last_return": self.last_return,
+            "actions": torch.from_numpy(actions),
+            "observation": torch.from_numpy(self.stack.observations.copy()),
+            "random": self.random.bit_generator.state,
+            "generator": self.generator.get_state(),
+            "agent": self.agent.state_dict(),
+            "learner": self.learner.state_dict(),
+            "source": self.source.state_dict(),
+            "replay": self.replay.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave but the game; `rejoin` it once the replay has its frames back."""
+        self.step, self.finished, self.last_return = state["step"], state["finished"], state["last_return"]
+        self.random.bit_generator.state = state["random"]
+        self.generator.set_state(state["generator"])
+        for name in ("agent", "learner", "source", "replay"):
+            getattr(self, name).load_state_dict(state[name])
+
+    def rejoin(self, state: Mapping[str, Any]) -> bool:
+        """Plays the game up to where it was: seed and actions decide it, so no emulator state is kept.
+
+        If something else decides it too, and another picture comes out, the game is closed as by a time limit,
+        the next one begins, and the answer is False.
+        """
+        self.episode = state["episode"] - 1
+        self._frame = self._begin()
+        for action in state["actions"].numpy():
+            self._act(action[None])
+        observation: npt.NDArray[np.uint8] = state["observation"].numpy()
+        if np.array_equal(self.stack.observations, observation):
+            return True
+        self.replay.close(observation[0, -self.env.frame_shape[0] :])
+        self.source.follow()
+        self._frame = self._begin()
+        return False
+
+    def close(self) -> None:
+        """Lets the environment go."""
+        self.env.close()
 
     def note(self) -> str:
         """The last return and score for the progress display."""
@@ -189,33 +241,3 @@ def greedy(agent: Agent, epsilon: float, random: np.random.Generator) -> Policy:
         return actions
 
     return policy
-
-
-def run(config: Config, path: Path, display: Display) -> Run:
-    """Trains from the first step to the last and evaluates at the end; nothing is written if it cannot begin."""
-    RunFolder.refuse_existing(path)
-    training = Training(config)
-    folder = RunFolder.create(path, config)
-    clock = Clock()
-    returns: list[float] = []
-    try:
-        while training.counted < config.steps:
-            with clock.measure("environment"):
-                training.interact()
-            with clock.measure("update"):
-                training.learn()
-            done = training.counted >= config.steps
-            if training.step % config.log_every == 0 or done:
-                folder.append("metrics", training.metrics())
-            if done or training.evaluation_due():
-                with clock.measure("evaluation"):
-                    returns = training.evaluate()
-                summary = {"mean": float(np.mean(returns)), "std": float(np.std(returns)), "returns": returns}
-                folder.append("evaluations", {"step": training.counted, **summary})
-                training.save(folder.path)
-                folder.append("timing", {"step": training.counted, **clock.seconds()})
-            display.step(min(training.counted, config.steps), training.note())
-        return Run(folder.path, config, returns)
-    finally:
-        display.close()
-        training.env.close()

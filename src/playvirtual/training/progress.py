@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from typing import Protocol
 
 from rich.progress import (
@@ -18,6 +19,10 @@ from rich.progress import (
 
 
 class Display(Protocol):
+    def begin(self, done: int) -> None:
+        """The run starts, or goes on, with so many steps done: rates and times count from here."""
+        ...
+
     def step(self, done: int, note: str) -> None: ...
 
     def close(self) -> None: ...
@@ -38,13 +43,15 @@ class Bar:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        self._task = self._progress.add_task(title, total=total, note="", rate="")
-        self._began, self._first = time.monotonic(), -1
+        self._title, self._total = title, total
+
+    def begin(self, done: int) -> None:
+        self._began, self._first = time.monotonic(), done
+        # Given here and not by an update, what was done before does not count as this session's speed.
+        self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
         self._progress.start()
 
     def step(self, done: int, note: str) -> None:
-        if self._first < 0:
-            self._first = done
         rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
         self._progress.update(self._task, completed=done, note=note, rate=f"{rate:.0f}/s")
 
@@ -57,14 +64,19 @@ class Lines:
 
     def __init__(self, title: str, total: int, every: float = 10.0) -> None:
         self._title, self._total, self._every = title, total, every
+
+    def begin(self, done: int) -> None:
         self._began = self._last = time.monotonic()
+        self._first = done
 
     def step(self, done: int, note: str) -> None:
         now = time.monotonic()
         if now - self._last >= self._every or done >= self._total:
             self._last = now
-            rate = done / max(now - self._began, 1e-9)
-            print(f"{self._title}: {done}/{self._total} steps, {rate:.0f}/s, {note}", flush=True)
+            rate = (done - self._first) / max(now - self._began, 1e-9)
+            left = timedelta(seconds=round((self._total - done) / rate)) if rate > 0 else "?"
+            parts = [f"{done}/{self._total} steps", f"{rate:.0f}/s", f"{left} left", *([note] if note else [])]
+            print(f"{self._title}: {', '.join(parts)}", flush=True)
 
     def close(self) -> None:
         pass
@@ -72,6 +84,9 @@ class Lines:
 
 class Silent:
     """Nothing at all."""
+
+    def begin(self, done: int) -> None:
+        pass
 
     def step(self, done: int, note: str) -> None:
         pass

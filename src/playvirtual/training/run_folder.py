@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from playvirtual.config import Config, from_dict, to_dict
+from playvirtual.config import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError
+from playvirtual.training.checkpoint import sync, write_synced
+
+JOURNALS = ("metrics", "evaluations", "timing")
 
 
 def default_path(config: Config) -> Path:
@@ -34,18 +38,44 @@ class RunFolder:
         if Path(path).exists():
             raise InputError(
                 f"run_dir: {str(path)!r} exists already; allowed: a new folder"
-                " (choose another --seed or --run-dir, or remove it)"
+                " (--resume goes on with it; or choose another --seed or --run-dir)"
             )
 
     @classmethod
-    def create(cls, path: Path | str, config: Config) -> RunFolder:
+    def create(cls, path: Path | str) -> RunFolder:
         """Makes a new folder; one that exists already is refused."""
-        cls.refuse_existing(path)
         folder = cls(path)
-        folder.path.mkdir(parents=True)
-        record = {**to_dict(config), "versions": versions()}
-        (folder.path / "config.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        try:
+            folder.path.mkdir(parents=True)
+        except OSError as error:
+            cls.refuse_existing(path)
+            raise InputError(f"run_dir: {str(path)!r} cannot be made: {error.strerror}") from None
         return folder
+
+    def describe(self, config: Config) -> None:
+        """Writes config.json, whole or not at all."""
+        record = {**to_dict(config), "versions": {**versions(), **_drawn_by(config.task)}}
+        partial = self.path / "config.json.partial"
+        try:
+            write_synced(partial, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+            partial.rename(self.path / "config.json")
+            sync(self.path)
+        except OSError as error:
+            raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
+
+    def adopt(self, config: Config) -> None:
+        """Makes sure that this is the folder of a run with this configuration, begun or about to be."""
+        if (self.path / "config.json").is_file():
+            changed = differences(self.config(), config)
+            if changed:
+                raise InputError(
+                    f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}: "
+                    "there, now); allowed: the same one, or `playvirtual train --resume RUN` alone"
+                )
+        elif any(p.name not in ("run.lock", "config.json.partial") for p in self.path.iterdir()):
+            raise InputError(f"run_dir: {str(self.path)!r} holds something else than a run; allowed: a run folder")
+        else:  # killed before it had written anything
+            self.describe(config)
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -70,10 +100,56 @@ class RunFolder:
         with (self.path / f"{name}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
+    def positions(self) -> dict[str, int]:
+        """How many bytes of each journal there are, all of them on the disk."""
+        found = {name: self.path / f"{name}.jsonl" for name in JOURNALS}
+        for file in found.values():
+            if file.exists():
+                sync(file)
+        return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
+
+    def rewind(self, positions: Mapping[str, int], evaluated: int) -> None:
+        """Takes the journals back to those positions, but keeps the whole evaluation of step `evaluated`.
+
+        An evaluation follows from its checkpoint alone: if its line is there, it need not be played again.
+        """
+        for name in JOURNALS:
+            file, size = self.path / f"{name}.jsonl", positions.get(name, 0)
+            if (file.stat().st_size if file.exists() else 0) < size:
+                raise InputError(
+                    f"run: {str(file)!r} is shorter than its checkpoint says; allowed: the file as written"
+                )
+            if not file.exists():
+                continue
+            if name == "evaluations":
+                size += _whole_line(file.read_bytes()[size:], evaluated)
+            os.truncate(file, size)
+
+    def returns(self, step: int) -> list[float] | None:
+        """The returns of the evaluation at that step, if it is there."""
+        found = [line["returns"] for line in self.lines("evaluations") if line["step"] == step]
+        return [float(r) for r in found[0]] if found else None
+
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """All lines of one of those files, none if there is no such file yet."""
+        """All whole lines of one of those files, none if there is no such file yet."""
         file = self.path / f"{name}.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        data = file.read_bytes() if file.exists() else b""
+        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+def _whole_line(data: bytes, step: int) -> int:
+    """The length of the first line of `data` if it is complete and of that step, else 0."""
+    line, newline, _ = data.partition(b"\n")
+    return len(line) + 1 if newline and json.loads(line)["step"] == step else 0
+
+
+def _drawn_by(task: str) -> dict[str, str]:
+    """The OpenGL back end where one draws the pixels: they differ by a shade between back ends."""
+    if not task.startswith("dmc/"):
+        return {}
+    from playvirtual.envs.gl import backend
+
+    return {"gl": backend()}
 
 
 def versions() -> dict[str, str]:

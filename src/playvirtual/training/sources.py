@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -40,6 +43,18 @@ class PrioritisedSource:
         """Takes the new priorities out of an update's metrics."""
         self.priorities.update(batch.positions, metrics.pop("priority"))
 
+    def positions(self, batch: Sequences) -> dict[str, Tensor]:
+        """Where in the replay a batch came from."""
+        return {"sequences": batch.positions}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training changes: the priorities."""
+        return self.priorities.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.priorities.load_state_dict(state)
+
 
 class UniformSource:
     """Transitions for the critic and the actor, windows for the auxiliary objective, each drawn uniformly."""
@@ -61,6 +76,19 @@ class UniformSource:
 
     def learned(self, batch: Experience, metrics: dict[str, Tensor]) -> None:
         """Uniform draws learn nothing from an update."""
+
+    def positions(self, batch: Experience) -> dict[str, Tensor]:
+        """Where in the replay a batch came from."""
+        parts = {"transitions": batch.transitions, "windows": batch.windows}
+        found = {name: part.positions for name, part in parts.items() if part is not None}
+        return {name: positions for name, positions in found.items() if positions is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Uniform draws have no memory."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Uniform draws have no memory."""
 
 
 Source = PrioritisedSource | UniformSource

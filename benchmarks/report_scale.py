@@ -1,0 +1,78 @@
+"""How long a report of many runs takes and how much memory: synthetic run folders, real report.
+
+python benchmarks/report_scale.py --runs 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from playvirtual import published
+from playvirtual.config import to_dict
+from playvirtual.presets import build
+from playvirtual.study.report import report
+
+TASKS = [
+    *(f"atari/{game}" for game in published.human()),
+    *(f"minatar/{g}" for g in ("breakout", "asterix", "freeway")),
+]
+METHODS = ("rl", "spr", "playvirtual", "playvirtual-nd")
+LINES = 100  # of metrics.jsonl, as a run of 100k steps writes them
+
+
+def synthetic_runs(root: Path, count: int) -> None:
+    """`count` finished run folders with invented scores that differ by task, method and seed."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        task, method = TASKS[number % len(TASKS)], METHODS[number // len(TASKS) % len(METHODS)]
+        seed = 1 + number // (len(TASKS) * len(METHODS))
+        config = build(task, method=method, seed=seed)
+        path = root / task.replace("/", "-") / method / f"seed-{seed}"
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps({**to_dict(config), "versions": {"playvirtual": "0.1.0"}}))
+        game = task.partition("/")[2]
+        floor, ceiling = published.random().get(game, 0.0), published.human().get(game, 10.0)
+        level = 0.2 + 0.1 * METHODS.index(method) + 0.15 * random.standard_normal()
+        steps = np.linspace(config.steps / LINES, config.steps, LINES).astype(int)
+        returns = floor + (ceiling - floor) * (level * steps / config.steps + 0.1 * random.standard_normal(LINES))
+        metrics = [
+            {"step": int(s), "return": float(r), "loss": 0.1, "q": 0.2} for s, r in zip(steps, returns, strict=True)
+        ]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+        episodes = (floor + (ceiling - floor) * (level + 0.1 * random.standard_normal(100))).tolist()
+        score = {
+            "step": config.steps,
+            "mean": float(np.mean(episodes)),
+            "std": float(np.std(episodes)),
+            "returns": episodes,
+        }
+        (path / "evaluations.jsonl").write_text(json.dumps(score) + "\n")
+        timing = {"step": config.steps, "seconds": 600.0, "environment": 100.0, "update": 450.0, "evaluation": 50.0}
+        (path / "timing.jsonl").write_text(json.dumps(timing) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--out", type=Path, help="keep the report here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
+        synthetic_runs(runs, options.runs)
+        began = time.monotonic()
+        written = report([runs], options.out or Path(folder) / "report", title="Synthetic runs")
+        seconds = time.monotonic() - began
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        size = written.page.stat().st_size / 2**20
+        print(f"{options.runs} runs: {seconds:.1f} s, {memory:.2f} GB at most, page of {size:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

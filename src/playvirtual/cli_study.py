@@ -1,0 +1,161 @@
+"""The command line of studies: `sweep`, `report`, `list experiments`. Subcommands and their flags, no logic."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from playvirtual.config import PRESETS, coerce
+from playvirtual.errors import InputError, unknown
+from playvirtual.flags import add_fields, given_fields
+
+ENGINES = ("local", "ray")
+DEFAULT_TASK = "atari/pong"  # whose flags `sweep --help` shows when nothing says better
+SWEEP_HELP = """\
+Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
+
+The same command does the rest of the work each time: finished runs are skipped, interrupted ones go on, failed
+ones are tried again. All flags of `playvirtual train` hold for every run of the sweep."""
+SWEEP_EXAMPLES = """\
+examples:
+  playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
+  playvirtual sweep minatar --seeds 5 --out runs/minatar             RL, SPR and PlayVirtual on MinAtar
+  playvirtual sweep ablation-k --suite atari/pong --seeds 5          one table of the paper, one game
+  playvirtual sweep atari100k --seeds 5 --per-gpu 4 --dry-run        what it would do, and how long
+  playvirtual sweep my-grid.toml --suite minatar --seeds 3           rows of your own: [[row]] label, method, options
+  playvirtual sweep dmc100k --engine ray --address auto --gpus-per-run 0.25
+then: playvirtual report runs/toy --out report"""
+
+
+def add_sweep(commands: Any, words: Sequence[str]) -> None:
+    """Adds `playvirtual sweep`; the flags of the runs are those of its first task."""
+    parser = commands.add_parser(
+        "sweep",
+        help="run a table of the paper, or a grid of your own",
+        description=SWEEP_HELP,
+        epilog=SWEEP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "experiment", metavar="EXPERIMENT", help="see `playvirtual list experiments`; or a .toml or .py"
+    )
+    parser.add_argument("--suite", metavar="NAMES", help="atari100k, dmc100k, dmc500k, minatar, toy, or tasks: a,b,c")
+    parser.add_argument("--seeds", metavar="N", default="5", help="runs of each setting, seeds 1 to N (default: 5)")
+    parser.add_argument("--rows", metavar="NAMES", help="only these rows, by label or method, separated by commas")
+    parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--out", default="runs", metavar="DIR", help="where the run folders go (default: runs)")
+    parser.add_argument("--retries", default="1", metavar="N", help="further attempts of a failed run (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")
+    engine = parser.add_argument_group("where the runs go")
+    engine.add_argument("--engine", default="local", metavar="|".join(ENGINES), help="default: local, this machine")
+    engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
+    engine.add_argument("--per-gpu", default="1", metavar="N", help="local: runs that share a GPU (default: 1)")
+    engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
+    engine.add_argument("--cpus-per-run", default="1", metavar="X", help="ray: CPUs of a run (default: 1)")
+    engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
+    add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
+    parser.set_defaults(run=lambda options: _sweep(options, words))
+
+
+def add_report(commands: Any) -> None:
+    """Adds `playvirtual report`."""
+    parser = commands.add_parser(
+        "report",
+        help="one page with tables beside the paper's, statistics and plots",
+        description="Read run folders and write index.html (self-contained), plots as PNG and SVG, and tables as CSV, "
+        "Markdown and LaTeX. Unfinished and unreadable runs are named, the rest is reported.",
+        epilog="example: playvirtual report runs/minatar --out report",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument("--out", default="report", metavar="DIR", help="where the report goes (default: report)")
+    parser.add_argument("--title", default="Study report", metavar="TEXT", help="the page's title")
+    parser.set_defaults(run=_report)
+
+
+def experiments_text() -> str:
+    """What `playvirtual list experiments` prints."""
+    from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES
+
+    width = max(map(len, EXPERIMENTS))
+    lines = []
+    for e in EXPERIMENTS.values():
+        lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {len(e.rows)} rows on {', '.join(e.suites)}")
+        if e.needs:
+            lines.append(f"{'':<{width}}  needs {e.needs}")
+    return "\n".join([*lines, "", f"suites: {', '.join(SUITE_NAMES)}, or any tasks separated by commas"])
+
+
+def _first_config(words: Sequence[str]) -> Any:
+    """The configuration whose fields and defaults `sweep` shows: that of its first task, as far as words tell."""
+    from playvirtual.presets import base
+    from playvirtual.study.experiments import EXPERIMENTS, suite
+
+    if words[:1] != ["sweep"]:
+        return base(DEFAULT_TASK)
+    named = EXPERIMENTS.get(words[1]) if len(words) > 1 else None
+    names = named.suites[0] if named else DEFAULT_TASK
+    for at, word in enumerate(words):
+        if word.partition("=")[0] == "--suite":
+            names = word.partition("=")[2] or "".join(words[at + 1 : at + 2])
+    try:
+        return base(suite(names)[0].task)
+    except InputError:  # said again, and better, when the sweep is planned
+        return base(DEFAULT_TASK)
+
+
+def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
+    from playvirtual.study import grids
+    from playvirtual.study.sweep import sweep
+    from playvirtual.study.sweep_display import display, outcome, plan
+
+    if options.engine not in ENGINES:
+        raise unknown("engine", options.engine, ENGINES)
+    grid = grids.select(grids.load(options.experiment), options.rows)
+    jobs = grids.jobs(
+        grid,
+        grids.chosen_tasks(grid, options.suite),
+        coerce("seeds", int, options.seeds),
+        Path(options.out),
+        preset=options.preset,
+        options=given_fields(options),
+    )
+    retries = coerce("retries", int, options.retries)
+    if options.dry_run:
+        print(plan(jobs, None if options.engine == "ray" else _local(options).workers))
+        return 0
+    result = sweep(jobs, _engine(options), display(), retries)
+    if text := outcome(result, shlex.join(["playvirtual", *words])):
+        print(text, file=sys.stderr)
+    return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
+
+
+def _local(options: argparse.Namespace) -> Any:
+    from playvirtual.study.engines.local import LocalEngine
+
+    workers = None if options.workers is None else coerce("workers", int, options.workers)
+    device = given_fields(options).get("device")
+    return LocalEngine(workers, coerce("per_gpu", int, options.per_gpu), use_gpus=device != "cpu")
+
+
+def _engine(options: argparse.Namespace) -> Any:
+    if options.engine == "local":
+        return _local(options)
+    from playvirtual.study.engines.ray import RayEngine
+
+    share = None if options.gpus_per_run is None else coerce("gpus_per_run", float, options.gpus_per_run)
+    return RayEngine(options.address, coerce("cpus_per_run", float, options.cpus_per_run), share)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from playvirtual.study.report import report
+
+    written = report([Path(path) for path in options.runs], Path(options.out), title=options.title)
+    print(written.summary)
+    print(f"report: {written.page}")
+    return 0

@@ -1,0 +1,120 @@
+"""The paper's ablations in its own layout, wherever there are runs for them, beside its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from playvirtual import published
+from playvirtual.config import RainbowConfig, to_dict
+from playvirtual.presets import METHOD_CHANGES, base, build
+from playvirtual.study import statistics as st
+from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row
+from playvirtual.study.score_tables import interval
+from playvirtual.study.scores import matrix
+from playvirtual.study.sections import Section, Setting
+from playvirtual.study.settings import changes
+from playvirtual.study.tables import Table
+
+MAIN_METHODS = ("rl", "spr", "playvirtual")
+
+
+def ablation_tables(sections: Sequence[Section]) -> list[Table]:
+    """One table per ablation that has runs, a pair of columns (here, paper) per section."""
+    tables = []
+    for experiment in EXPERIMENTS.values():
+        if not any(row.published for row in experiment.rows):
+            continue
+        used = [section for section in sections if _has_runs(experiment, section)]
+        if used:
+            tables.append(_table(experiment, used))
+    return tables
+
+
+def _table(experiment: Experiment, sections: Sequence[Section]) -> Table:
+    paper = {(a.study, a.setting): a for a in published.ablations()}
+    columns, quiet = ["setting"], set()
+    for section in sections:
+        columns += [f"{section.title}, {_measure(section)}", "tasks × runs"]
+        if section.suite in ("atari100k", "dmc100k"):
+            quiet.add(len(columns))
+            columns.append("paper")
+    rows = []
+    for row in experiment.rows:
+        cells = [row.label]
+        for section in sections:
+            cells += _cells(row, section)
+            if section.suite in ("atari100k", "dmc100k"):
+                entry = paper[row.published] if row.published else None
+                values = (entry.atari100k_median_hns_pct, entry.dmc100k_median_score) if entry else (None, None)
+                value = values[0] if section.family == "atari" else values[1]
+                cells.append("—" if value is None else f"{value:.1f}")
+        if any(cell != "—" for cell in cells[1:]):
+            rows.append(tuple(cells))
+    note = f"Layout of the paper's {experiment.source}. Each row stands on the tasks its runs have."
+    return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
+
+
+def _measure(section: Section) -> str:
+    return {"atari": "median HNS, %", "dmc": "median score"}.get(section.family, "IQM within range")
+
+
+def _cells(row: Row, section: Section) -> list[str]:
+    """The row's value in a section and what it stands on."""
+    scores = _scores(row, section)
+    if not scores:
+        return ["—", "—"]
+    runs = min(map(len, scores.values()))
+    values = matrix(scores, list(scores), runs)
+    statistic = st.median if section.family in ("atari", "dmc") else st.iqm
+    scale, digits = {"atari": (100.0, 1), "dmc": (1000.0, 1)}.get(section.family, (1.0, 3))
+    return [interval(st.bootstrap(statistic, values), scale, digits), f"{len(scores)} × {runs}"]
+
+
+def _scores(row: Row, section: Section) -> dict[str, list[float]]:
+    """Task → normalised scores of the runs that are this row."""
+    found: dict[str, list[float]] = {}
+    for task in section.tasks:
+        setting = _match(row, task, section)
+        if setting is not None and task in section.runs[setting]:
+            scaled = section.normalised(task, section.scores(setting, task))
+            if scaled is not None:
+                found[task] = np.asarray(scaled).tolist()
+    return found
+
+
+def _match(row: Row, task: str, section: Section) -> Setting | None:
+    """The setting of the section that the row is on this task."""
+    discrete = isinstance(base(task).agent, RainbowConfig)
+    if row.actions not in ("any", "discrete" if discrete else "continuous"):
+        return None
+    own = changes(to_dict(build(task, method=row.method, **row.options)))
+    fixed = {"steps", *METHOD_CHANGES[row.method]}  # what all runs share does not touch these
+    common = {name: value for name, value in section.common.items() if name not in fixed}
+    wanted = {name: _plain(value) for name, value in {**common, **own}.items()}
+    for setting in section.runs:
+        has = {name: _plain(value) for name, value in {**common, **dict(setting.changed)}.items()}
+        if setting.method == row.method and has == wanted:
+            return setting
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _has_runs(experiment: Experiment, section: Section) -> bool:
+    """Whether the section has runs that are this ablation's own, not only the methods every table has."""
+    present = [row for row in experiment.rows if _scores(row, section)]
+    own = [row for row in present if row.options or row.method not in MAIN_METHODS]
+    if experiment.name == "effectiveness":
+        return len(present) >= 3
+    departs = any(
+        setting.changed or setting.method not in MAIN_METHODS
+        for row in own
+        for task in section.tasks
+        if (setting := _match(row, task, section)) is not None
+    )
+    return len(present) >= 2 and departs

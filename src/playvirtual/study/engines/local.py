@@ -1,0 +1,118 @@
+"""A pool of processes on this machine, one per run, shared out over its cores and graphics cards."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from playvirtual.errors import InputError
+from playvirtual.study.engines import Outcome
+from playvirtual.study.grids import Job
+
+PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class _Child:
+    job: Job
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    slot: int
+
+
+class LocalEngine:
+    """At most `workers` processes at a time; with graphics cards, dealt out to them in turn."""
+
+    def __init__(self, workers: int | None = None, per_gpu: int = 1, *, use_gpus: bool = True) -> None:
+        for name, value in (("workers", workers), ("per_gpu", per_gpu)):
+            if value is not None and value < 1:
+                raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.gpus = _visible_gpus() if use_gpus else []
+        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores)
+        self.threads = max(1, cores // self.workers)
+        self._children: list[_Child] = []
+
+    def room(self) -> bool:
+        return len(self._children) < self.workers
+
+    def start(self, job: Job) -> None:
+        slot = next(n for n in range(self.workers) if n not in {child.slot for child in self._children})
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+        job.path.parent.mkdir(parents=True, exist_ok=True)
+        log = log_file(job).open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "playvirtual", *job.command(), "--quiet", "--resume"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then tells its runs
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+        self._children.append(_Child(job, process, log, slot))
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        deadline = time.monotonic() + seconds
+        while not (ended := [c for c in self._children if c.process.poll() is not None]):
+            if time.monotonic() >= deadline:
+                return []
+            time.sleep(0.05)
+        self._children = [c for c in self._children if c not in ended]
+        return [_outcome(child) for child in ended]
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        try:
+            for child in self._children:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            for child in self._children:
+                child.process.kill()
+        for child in self._children:
+            child.process.wait()
+            child.log.close()
+        self._children = []
+
+
+def log_file(job: Job) -> Path:
+    """Where a run's own output goes while it runs, and stays if it fails: beside its folder."""
+    return job.path.with_name(job.path.name + ".log")
+
+
+def _outcome(child: _Child) -> Outcome:
+    child.log.close()
+    log, code = log_file(child.job), child.process.returncode
+    if code == 0:
+        log.unlink(missing_ok=True)
+        return Outcome(child.job, None)
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    if code < 0:
+        return Outcome(child.job, f"killed by {signal.Signals(-code).name}")
+    return Outcome(child.job, lines[-1].strip() if lines else f"exit code {code} without a word")
+
+
+def _visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may be set to, card by card."""
+    import torch
+
+    count = torch.cuda.device_count()
+    listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return listed[:count] if listed else [str(n) for n in range(count)]
+
+
+def _end_with_parent() -> None:
+    """In the child: a sweep that is killed outright must not leave runs behind that hold their folders."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

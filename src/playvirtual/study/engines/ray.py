@@ -1,0 +1,136 @@
+"""A Ray cluster: runs are placed by the CPUs and the share of a GPU they ask for, and outlive workers and nodes.
+
+The run folders must lie on storage that all nodes share. A run whose worker or node is lost is started again by
+Ray somewhere else and goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from playvirtual.errors import InputError
+from playvirtual.study.engines import Outcome
+from playvirtual.study.grids import Job
+
+DEFAULT_PORT = 6379
+CONNECT_SECONDS = 5.0
+LINGERING = 120.0  # seconds the worker of a lost node may take to notice
+LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or node
+
+
+class RayEngine:
+    """Hands every run to the cluster at once; Ray queues what does not fit."""
+
+    def __init__(self, address: str | None, cpus_per_run: float = 1.0, gpus_per_run: float | None = None) -> None:
+        ray = _import_ray()
+        for name, value in (("cpus_per_run", cpus_per_run), ("gpus_per_run", gpus_per_run)):
+            if value is not None and value < 0:
+                raise InputError(f"{name}: {value} is not allowed; allowed: 0 or more")
+        _connect(ray, address)
+        self._ray = ray
+        gpus = _largest_share(ray, "GPU")
+        wanted = (1.0 if gpus else 0.0) if gpus_per_run is None else gpus_per_run
+        if wanted > gpus:
+            raise InputError(f"gpus_per_run: {wanted:g} is not allowed; allowed: 0 to {gpus:g}, the largest node's")
+        cpus = _largest_share(ray, "CPU")
+        if cpus_per_run > cpus:
+            raise InputError(
+                f"cpus_per_run: {cpus_per_run:g} is not allowed; allowed: 0 to {cpus:g}, the largest node's"
+            )
+        # max_calls=1: every run gets a process of its own, as it has on one machine.
+        self._train = ray.remote(
+            num_cpus=cpus_per_run, num_gpus=wanted, max_retries=LOST_WORKERS, max_calls=1, scheduling_strategy="SPREAD"
+        )(_train)
+        self._running: dict[Any, Job] = {}
+
+    def room(self) -> bool:
+        return True
+
+    def start(self, job: Job) -> None:
+        arguments = {**job.arguments(), "run_dir": str(Path(job.path).resolve())}
+        self._running[self._train.remote(arguments)] = job
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        if not self._running:
+            return []
+        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        return [self._outcome(reference) for reference in ended]
+
+    def stop(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running = {}
+        self._ray.shutdown()
+
+    def _outcome(self, reference: Any) -> Outcome:
+        job = self._running.pop(reference)
+        try:
+            self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            return Outcome(job, lines[-1].strip() if lines else type(error).__name__)
+        return Outcome(job, None)
+
+
+def _train(arguments: Mapping[str, Any]) -> None:
+    """In a worker of the cluster: one run, in this process, so that it ends when the worker does."""
+    from playvirtual.api import train
+
+    deadline = time.monotonic() + LINGERING
+    while True:
+        try:
+            train(**arguments, quiet=True, resume=True)
+            return
+        except InputError as error:
+            # The worker of a lost node lives on for some seconds and holds its run folder until it ends.
+            if "is in use by" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "engine: 'ray' needs the package ray; install it with: pip install 'playvirtual[ray]'"
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Joins the cluster; what does not answer is said within seconds."""
+    chosen = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if chosen not in ("auto", "local"):
+        _knock(chosen)
+    os.environ.setdefault("RAY_gcs_rpc_server_connect_timeout_s", str(int(CONNECT_SECONDS)))
+    try:
+        ray.init(address=chosen, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"address: no Ray cluster at {chosen!r} ({reason}); start one with `ray start --head`, "
+            "or give --address HOST:PORT"
+        ) from None
+
+
+def _knock(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        host, port = port, str(DEFAULT_PORT)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except ValueError:
+        raise InputError(f"address: {address!r} is not allowed; allowed: HOST:PORT, ray://HOST:PORT, auto") from None
+    except OSError as error:
+        raise InputError(f"address: no Ray cluster at {address!r} ({error.strerror or error})") from None
+
+
+def _largest_share(ray: Any, resource: str) -> float:
+    """What the best equipped node that is alive has of a resource."""
+    return max((float(node["Resources"].get(resource, 0)) for node in ray.nodes() if node["Alive"]), default=0.0)

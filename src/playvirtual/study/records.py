@@ -1,0 +1,153 @@
+"""Run folders as a report reads them: what is there, what is unfinished, what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playvirtual.errors import InputError
+from playvirtual.study.settings import changes
+
+VIDEO_KINDS = (".mp4", ".gif", ".webm")
+CURVE_POINTS = 60  # of a training curve: what a small plot can show
+
+Curve = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: what decided it, what it scored, how long it took."""
+
+    path: Path
+    task: str
+    method: str
+    preset: str
+    seed: int
+    steps: int
+    step_unit: str
+    changed: dict[str, Any]  # what departs from the task's and the method's own values
+    evaluations: Curve  # (step, mean return)
+    training: Curve  # the same of training episodes, where there are too few evaluations for a curve
+    finished: bool
+    timing: dict[str, float]  # seconds in all and by part
+    versions: dict[str, str]
+    videos: tuple[Path, ...]
+
+    @property
+    def score(self) -> float:
+        """Mean return of the last evaluation."""
+        return self.evaluations[-1][1]
+
+    @property
+    def reached(self) -> int:
+        """The step of the last evaluation, 0 before the first."""
+        return self.evaluations[-1][0] if self.evaluations else 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A run folder that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+
+def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
+    """Every run below `roots` in order of its path; the ones that cannot be read are named and left out."""
+    records: list[Record] = []
+    problems: list[Problem] = []
+    for root in roots:
+        if not root.exists():
+            raise InputError(f"runs: {str(root)!r} is not there; allowed: run folders, or folders that hold some")
+        for path in _run_folders(root):
+            try:
+                records.append(read(path))
+            except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(Problem(path, _reason(error)))
+    if not records and not problems:
+        raise InputError(
+            f"runs: no run folder in {', '.join(map(str, roots))}; `playvirtual train` and `sweep` make them"
+        )
+    return _without_doubles(records, problems)
+
+
+def read(path: Path) -> Record:
+    """One run folder; whatever is wrong with it raises."""
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    steps = int(config["steps"])
+    evaluations = [(int(e["step"]), float(e["mean"])) for e in _lines(path / "evaluations.jsonl")]
+    if not all(math.isfinite(mean) for _, mean in evaluations):
+        raise ValueError("evaluations.jsonl: a score is not finite")
+    timing = list(_lines(path / "timing.jsonl"))
+    metrics = _lines(path / "metrics.jsonl") if len(evaluations) < 3 else ()
+    return Record(
+        path=path,
+        task=str(config["task"]),
+        method=str(config["method"]),
+        preset=str(config["preset"]),
+        seed=int(config["seed"]),
+        steps=steps,
+        step_unit=str(config.get("step_unit", "agent")),
+        changed=changes(config),
+        evaluations=evaluations,
+        training=_thinned([(int(m["step"]), float(m["return"])) for m in metrics if m.get("return") is not None]),
+        finished=bool(evaluations) and evaluations[-1][0] >= steps,
+        timing={k: float(v) for k, v in timing[-1].items() if isinstance(v, int | float)} if timing else {},
+        versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
+        videos=tuple(sorted(p for p in (path / "videos").glob("*") if p.suffix in VIDEO_KINDS)),
+    )
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(root):
+        below.sort()
+        if "config.json" in files:
+            below.clear()
+            yield Path(folder)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON lines of a file; a last line that was cut off does not count."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):
+                return
+            raise ValueError(f"{path.name}: line {number} is not JSON") from None
+        if not isinstance(record, dict):
+            raise ValueError(f"{path.name}: line {number} is not a record")
+        yield record
+
+
+def _thinned(curve: Curve) -> Curve:
+    """At most CURVE_POINTS points, each the mean of those it stands for."""
+    size = -(-len(curve) // CURVE_POINTS)
+    groups = [curve[at : at + size] for at in range(0, len(curve), size)] if size > 1 else [[point] for point in curve]
+    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
+
+
+def _without_doubles(records: list[Record], problems: list[Problem]) -> tuple[list[Record], list[Problem]]:
+    """Keeps the first of several folders that hold the same task, setting and seed, and names the others."""
+    kept: dict[tuple[str, ...], Record] = {}
+    for record in records:
+        key = (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
+        if key in kept:
+            reason = f"the same task, setting and seed as {kept[key].path}, which is used instead"
+            problems.append(Problem(record.path, reason))
+        else:
+            kept[key] = record
+    return list(kept.values()), problems
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return f"config.json has no {text}" if isinstance(error, KeyError) else text

@@ -1,0 +1,188 @@
+"""The runs of a report put in order: sections of tasks that belong together, and in each the settings compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from playvirtual import published
+from playvirtual.config import METHODS
+from playvirtual.presets import METHOD_CHANGES
+from playvirtual.study import statistics as st
+from playvirtual.study.records import Record
+from playvirtual.study.scores import FloatArray, hns, matrix, suite_tasks
+from playvirtual.study.settings import setting_name
+
+TITLES = {"atari": "Atari-100k", "dmc": "DMControl-100k", "minatar": "MinAtar", "toy": "Toys", "gym": "Gymnasium"}
+FAMILY_ORDER = tuple(TITLES)
+SUITES = {("atari", None): "atari100k", ("dmc", None): "dmc100k", ("dmc", 500_000): "dmc500k"}
+SCALES = {
+    "atari": "human-normalised score (0 random play, 1 human)",
+    "dmc": "return / 1000",
+}
+RANGE = "score within the task's range here (0 the lowest run of any setting, 1 the highest)"
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """A method with what was changed in it, apart from what all runs of the section share."""
+
+    rank: int
+    name: str
+    method: str
+    changed: tuple[tuple[str, Any], ...]
+
+
+class Comparison(NamedTuple):
+    """The chance that a run of X beats one of Y, and how many runs of a task the poorer of the two has."""
+
+    x: Setting
+    y: Setting
+    estimate: st.Estimate
+    runs: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """Runs of one family of tasks and one length: those that may stand in one table."""
+
+    family: str
+    steps: int | None  # where it is not the tasks' own
+    runs: dict[Setting, dict[str, dict[int, Record]]]  # setting → task → seed → finished run
+    unfinished: list[Record]
+    common: dict[str, Any]  # changed in all runs alike
+
+    @property
+    def suite(self) -> str | None:
+        """The suite of the paper these runs belong to."""
+        return None if set(self.common) - {"steps"} else SUITES.get((self.family, self.steps))
+
+    @property
+    def title(self) -> str:
+        if (self.family, self.steps) == ("dmc", 500_000):
+            return "DMControl-500k"
+        title = TITLES.get(self.family, self.family)
+        return title if self.steps is None else f"{title.removesuffix('-100k')}, {self.steps:,} steps"
+
+    @property
+    def key(self) -> str:
+        """For file names and anchors; made of nothing a run folder could have chosen but a number."""
+        known = self.family if self.family in TITLES else "other"
+        return known if self.steps is None else f"{known}-{self.steps}"
+
+    @property
+    def scale(self) -> str:
+        return SCALES.get(self.family, RANGE)
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """All tasks with a finished run, the paper's in its order."""
+        found = {task for tasks in self.runs.values() for task in tasks}
+        suite = SUITES.get((self.family, self.steps))
+        order = [f"{self.family}/{name}" for name in suite_tasks(suite)] if suite else []
+        return [task for task in order if task in found] + sorted(found - set(order))
+
+    def scores(self, setting: Setting, task: str) -> list[float]:
+        """One score per seed, in the order of seeds."""
+        return [record.score for _, record in sorted(self.runs[setting].get(task, {}).items())]
+
+    def normalised(self, task: str, scores: Sequence[float]) -> FloatArray | None:
+        """Scores on the section's scale; None where the task has none."""
+        values, name = np.asarray(scores, dtype=np.float64), task.partition("/")[2]
+        if self.family == "atari":
+            return hns(name, values) if name in published.human() else None
+        if self.family == "dmc":
+            return np.asarray(values / 1000.0)
+        pooled = [score for setting in self.runs for score in self.scores(setting, task)]
+        low, high = min(pooled), max(pooled)
+        return np.asarray((values - low) / (high - low)) if high > low else None
+
+    @cached_property
+    def compared(self) -> tuple[list[Setting], list[str]]:
+        """The settings and tasks of the aggregates: all tasks that have a scale, and the settings that have them all.
+
+        If no setting has all tasks, those of the setting that has most.
+        """
+        scaled = [task for task in self.tasks if self.normalised(task, [0.0]) is not None]
+        own = {setting: [task for task in scaled if task in tasks] for setting, tasks in self.runs.items()}
+        most = max(own.values(), key=len, default=[])
+        return [setting for setting in self.runs if set(most) <= set(own[setting])] if most else [], most
+
+    def matrix(self, setting: Setting) -> FloatArray:
+        """(runs, tasks) on the section's scale: of each compared task as many seeds as the poorest of them has."""
+        tasks = self.compared[1]
+        scores = {t: np.asarray(self.normalised(t, self.scores(setting, t))).tolist() for t in tasks}
+        return matrix(scores, tasks, min(len(values) for values in scores.values()))
+
+    def published(self, method: str) -> FloatArray | None:
+        """(1, tasks): the paper's means on the compared tasks; None unless it has them all."""
+        table = paper_scores(self.family, self.steps)
+        names = [task.partition("/")[2] for task in self.compared[1]]
+        if method not in table or not names or not set(names) <= set(table[method]):
+            return None
+        scaled = [self.normalised(f"{self.family}/{n}", [table[method][n]]) for n in names]
+        return np.stack([np.asarray(column) for column in scaled], axis=1)
+
+    def estimate(self, statistic: Any, setting: Setting) -> st.Estimate:
+        return st.bootstrap(statistic, self.matrix(setting))
+
+
+def paper_scores(family: str, steps: int | None) -> published.Table:
+    """Method → task → the paper's mean, {} where the paper has none."""
+    if family == "atari" and steps is None:
+        return published.atari_scores()
+    if family == "dmc" and steps in (None, 500_000):
+        return published.dmc_scores(steps or 100_000)
+    return {}
+
+
+def paper_stds(family: str, steps: int | None) -> published.Table:
+    """Method → task → the paper's standard deviation over runs, {} where the paper has none."""
+    if family == "atari" and steps is None:
+        return {"playvirtual": published.atari_stds()["playvirtual"]}
+    if family == "dmc" and steps in (None, 500_000):
+        return published.dmc_stds(steps or 100_000)
+    return {}
+
+
+def sections(records: Sequence[Record]) -> list[Section]:
+    """The records by family and length, in a fixed order."""
+    groups: dict[tuple[str, int | None], list[Record]] = {}
+    for record in records:
+        steps = record.steps if "steps" in record.changed else None
+        groups.setdefault((record.task.partition("/")[0], steps), []).append(record)
+    order = {family: rank for rank, family in enumerate(FAMILY_ORDER)}
+    keys = sorted(groups, key=lambda key: (order.get(key[0], len(order)), key[0], key[1] or 0))
+    return [_section(family, steps, groups[family, steps]) for family, steps in keys]
+
+
+def _section(family: str, steps: int | None, records: Sequence[Record]) -> Section:
+    common = _common(records)
+    runs: dict[Setting, dict[str, dict[int, Record]]] = {}
+    for record in records:
+        if record.finished:
+            setting = _setting(record, common)
+            runs.setdefault(setting, {}).setdefault(record.task, {})[record.seed] = record
+    unfinished = [record for record in records if not record.finished]
+    return Section(family, steps, {setting: runs[setting] for setting in sorted(runs)}, unfinished, common)
+
+
+def _common(records: Sequence[Record]) -> dict[str, Any]:
+    """What is changed alike in every run but those whose method fixes that field itself."""
+    changed = {name: value for record in reversed(records) for name, value in record.changed.items()}
+    return {
+        name: value
+        for name, value in changed.items()
+        if all(r.changed.get(name) == value for r in records if name not in METHOD_CHANGES.get(r.method, {}))
+    }
+
+
+def _setting(record: Record, common: dict[str, Any]) -> Setting:
+    own = {name: value for name, value in record.changed.items() if name not in common and name != "steps"}
+    rank = METHODS.index(record.method) if record.method in METHODS else len(METHODS)
+    hashable = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in own.items())
+    return Setting(rank, setting_name(record.method, record.preset, own), record.method, hashable)

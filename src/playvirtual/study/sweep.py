@@ -1,0 +1,142 @@
+"""Carries out a list of runs: skips the finished, resumes the begun, retries the failed, never stops for one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Literal, Protocol
+
+from playvirtual.errors import InputError
+from playvirtual.study.engines import Engine
+from playvirtual.study.grids import Job
+from playvirtual.study.settings import differences
+from playvirtual.training.run_folder import RunFolder
+
+POLL = 0.5  # seconds between two looks at what runs
+
+State = Literal["new", "begun", "finished"]
+
+
+@dataclass
+class Result:
+    """How the runs of a sweep ended."""
+
+    skipped: list[Job] = field(default_factory=list)  # finished before
+    finished: list[Job] = field(default_factory=list)
+    failed: dict[Path, str] = field(default_factory=dict)  # run folder → last error line
+    waiting: list[Job] = field(default_factory=list)  # not ended because the sweep was stopped
+    stopped_by: int = 0  # a signal's number
+
+
+class Display(Protocol):
+    """What a person sees of a sweep."""
+
+    def begin(self, total: int, skipped: int) -> None: ...
+
+    def started(self, job: Job, attempt: int) -> None: ...
+
+    def ended(self, job: Job, error: str | None, *, again: bool) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Stopped(Exception):
+    """A signal asked the sweep to stop."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def state(job: Job) -> State:
+    """How far the run in the job's folder is; raises if that folder holds a run of another configuration."""
+    config_file = job.path / "config.json"
+    if not config_file.exists():
+        return "new"
+    try:
+        record = json.loads(config_file.read_text())
+        evaluations = RunFolder(job.path).lines("evaluations")
+        steps = [int(line["step"]) for line in evaluations]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
+    finished = bool(steps) and steps[-1] >= job.config.steps
+    if changed := differences(record, job.config, finished=finished):
+        raise InputError(
+            f"run: {str(job.path)!r} was made with another configuration ({'; '.join(changed)}); "
+            "choose another --out, or remove it"
+        )
+    return "finished" if finished else "begun"
+
+
+def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]]:
+    """(finished, to do, unreadable); a changed configuration is refused before anything has started."""
+    finished: list[Job] = []
+    to_do: list[Job] = []
+    unreadable: dict[Path, str] = {}
+    for job in jobs:
+        try:
+            (finished if state(job) == "finished" else to_do).append(job)
+        except InputError as error:
+            if "another configuration" in str(error):
+                raise
+            unreadable[job.path] = str(error)
+    return finished, to_do, unreadable
+
+
+def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 1) -> Result:
+    """Runs what is not finished; a run that fails is tried `retries` times more and then left aside."""
+    if retries < 0:
+        raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
+    finished, to_do, unreadable = sort_out(jobs)
+    result = Result(skipped=finished, failed=unreadable)
+    waiting, running = deque(to_do), dict[Path, Job]()
+    attempts: dict[Path, int] = {}
+    display.begin(len(jobs), len(finished))
+    try:
+        with _signals_raise():
+            while waiting or running:
+                while waiting and engine.room():
+                    job = waiting.popleft()
+                    running[job.path] = job
+                    attempts[job.path] = attempts.get(job.path, 0) + 1
+                    engine.start(job)
+                    display.started(job, attempts[job.path])
+                for job, error in engine.wait(POLL):
+                    del running[job.path]
+                    again = error is not None and attempts[job.path] <= retries
+                    display.ended(job, error, again=again)
+                    if error is None:
+                        result.finished.append(job)
+                    elif again:
+                        waiting.append(job)
+                    else:
+                        result.failed[job.path] = error
+                display.refresh()
+    except Stopped as stop:
+        result.stopped_by, result.waiting = stop.number, [*running.values(), *waiting]
+    finally:
+        display.close()
+        engine.stop()
+    return result
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGINT and SIGTERM raise `Stopped` inside the block."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,207 @@
+"""What a person sees of a sweep: a live table on a terminal, plain lines elsewhere; and the plan before it starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from playvirtual.study.grids import Job
+from playvirtual.study.sweep import Display, Result, sort_out
+
+TAIL = 8192  # bytes that surely hold the last line of metrics.jsonl
+PLAIN_EVERY = 30.0  # seconds between two lines of progress without a terminal
+
+
+def display() -> Display:
+    """A live table on a terminal, plain lines elsewhere."""
+    return LiveTable() if sys.stdout.isatty() else PlainLines()
+
+
+class _Count:
+    """How many runs there are, are done and have failed, and since when."""
+
+    def __init__(self) -> None:
+        self.total = self.done = self.skipped = self.failed = 0
+        self.began = time.monotonic()
+        self.running: dict[Path, Job] = {}
+
+    def line(self) -> str:
+        text = f"{self.skipped + self.done}/{self.total} runs finished"
+        text += f" ({self.skipped} before)" if self.skipped else ""
+        text += f", {len(self.running)} running" if self.running else ""
+        text += f", {self.failed} failed" if self.failed else ""
+        return f"{text}, {duration(time.monotonic() - self.began)}"
+
+
+class PlainLines:
+    """A line when a run starts or ends, and one every half minute."""
+
+    def __init__(self) -> None:
+        self._count, self._last = _Count(), time.monotonic()
+
+    def begin(self, total: int, skipped: int) -> None:
+        self._count.total, self._count.skipped = total, skipped
+        print(f"sweep: {total} runs, {skipped} finished before", flush=True)
+
+    def started(self, job: Job, attempt: int) -> None:
+        self._count.running[job.path] = job
+        print(f"started   {job.title}{'' if attempt == 1 else f'  (attempt {attempt})'}", flush=True)
+
+    def ended(self, job: Job, error: str | None, *, again: bool) -> None:
+        self._count.running.pop(job.path, None)
+        self._count.done += error is None
+        self._count.failed += error is not None and not again
+        word = "finished " if error is None else "retrying " if again else "failed   "
+        print(f"{word} {job.title}{f': {error}' if error else ''}", flush=True)
+
+    def refresh(self) -> None:
+        if time.monotonic() - self._last >= PLAIN_EVERY:
+            self._last = time.monotonic()
+            shown = ", ".join(f"{job.title} {100 * _share(job):.0f} %" for job in self._count.running.values())
+            print(f"sweep: {self._count.line()}; {shown}", flush=True)
+
+    def close(self) -> None:
+        print(f"sweep: {self._count.line()}", flush=True)
+
+
+class LiveTable:
+    """The runs under way with their progress, and what has failed so far."""
+
+    def __init__(self) -> None:
+        self._count = _Count()
+        self._errors: list[str] = []
+        self._live = Live(auto_refresh=False)
+        self._drawn = 0.0
+
+    def begin(self, total: int, skipped: int) -> None:
+        self._count.total, self._count.skipped = total, skipped
+        self._live.start()
+
+    def started(self, job: Job, attempt: int) -> None:
+        self._count.running[job.path] = job
+
+    def ended(self, job: Job, error: str | None, *, again: bool) -> None:
+        self._count.running.pop(job.path, None)
+        self._count.done += error is None
+        if error is not None:
+            self._count.failed += not again
+            self._errors.append(f"{'retrying' if again else 'failed'}  {job.title}: {error}")
+
+    def refresh(self) -> None:
+        if time.monotonic() - self._drawn >= 1.0:
+            self._drawn = time.monotonic()
+            self._live.update(self._picture(), refresh=True)
+
+    def close(self) -> None:
+        self._live.update(self._picture(), refresh=True)
+        self._live.stop()
+
+    def _picture(self) -> Group:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("task", "row", "seed", "progress", "steps"):
+            table.add_column(name, no_wrap=True)
+        for job in list(self._count.running.values())[:30]:
+            share, c = _share(job), job.config
+            bar = ProgressBar(total=1.0, completed=share, width=24)
+            table.add_row(Text(c.task), Text(job.label), str(c.seed), bar, f"{share * c.steps:.0f}/{c.steps}")
+        errors = [Text(line, style="red") for line in self._errors[-5:]]
+        return Group(table, *errors, Text(self._count.line(), style="bold"))
+
+
+def plan(jobs: Sequence[Job], workers: int | None) -> str:
+    """The grid as text, what is finished of it, and how long the rest will take as far as that is known."""
+    finished, to_do, unreadable = sort_out(jobs)
+    known = seconds_per_step(finished)
+    rows: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        rows.setdefault((job.config.task, job.label), []).append(job)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "row", "seeds", "steps", "finished", "run folder", "time of one"):
+        table.add_column(name, no_wrap=True)
+    for (task, label), group in rows.items():
+        rate = known.get(task)
+        done = sum(job in finished for job in group)
+        one = duration(rate * group[0].config.steps) if rate else "unknown"
+        folder = str(group[0].path.parent)
+        steps = f"{group[0].config.steps:,}"
+        table.add_row(Text(task), Text(label), str(len(group)), steps, f"{done}/{len(group)}", Text(folder), one)
+    console = Console(width=200, file=None)
+    with console.capture() as capture:
+        console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    lines += [f"unreadable: {error}" for error in unreadable.values()]
+    return "\n".join([*lines, "", f"{len(jobs)} runs, {len(finished)} finished; {_estimate(to_do, known, workers)}"])
+
+
+def _estimate(to_do: Sequence[Job], known: dict[str, float], workers: int | None) -> str:
+    if not to_do:
+        return "nothing to do"
+    unknown = sorted({job.config.task for job in to_do if job.config.task not in known})
+    spent = sum(known.get(job.config.task, 0.0) * job.config.steps for job in to_do)
+    at_once = min(workers or 1, len(to_do))
+    text = f"{len(to_do)} to do"
+    if spent:
+        text += f", about {duration(spent / at_once)} with {at_once} at a time, measured from finished runs"
+    if unknown:
+        text += f"; time unknown for {', '.join(unknown)}: no finished run of it here"
+    return text
+
+
+def seconds_per_step(finished: Sequence[Job]) -> dict[str, float]:
+    """Task → mean seconds per step of its finished runs, where they recorded their time."""
+    rates: dict[str, list[float]] = {}
+    for job in finished:
+        line = _last_line(job.path / "timing.jsonl")
+        if line.get("seconds") and line.get("step"):
+            rates.setdefault(job.config.task, []).append(float(line["seconds"]) / float(line["step"]))
+    return {task: sum(values) / len(values) for task, values in rates.items()}
+
+
+def outcome(result: Result, command: str) -> str:
+    """What is said at the end: the runs that failed with their last error, and how to go on."""
+    lines = [f"failed: {path}: {error}" for path, error in result.failed.items()]
+    if result.stopped_by:
+        lines.append(f"stopped with {len(result.waiting)} runs to go; go on with the same command: {command}")
+    elif result.failed:
+        lines.append(f"{len(result.failed)} runs failed; the same command tries them again: {command}")
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """As in "42 s", "7 min", "3.5 h", "2.1 d"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
+
+
+def _share(job: Job) -> float:
+    """How much of the run its metrics show, 0 to 1."""
+    return min(1.0, float(_last_line(job.path / "metrics.jsonl").get("step", 0)) / job.config.steps)
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """The last whole JSON line of a file that may be growing, {} if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            for line in reversed(file.read().splitlines()):
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                return record if isinstance(record, dict) else {}
+    except OSError:
+        pass
+    return {}

@@ -1,0 +1,263 @@
+"""One run from its start, or from its last checkpoint, to its end: the one training loop."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from playvirtual import published
+from playvirtual.config import Config
+from playvirtual.errors import InputError, RunError
+from playvirtual.training import checkpoint, frames
+from playvirtual.training.clock import Clock
+from playvirtual.training.evaluate import Policy
+from playvirtual.training.interrupts import Interrupts
+from playvirtual.training.lock import locked
+from playvirtual.training.loop import Training
+from playvirtual.training.mirrors import Mirrors
+from playvirtual.training.pack import all_finite, pack, to_bytes, unpack
+from playvirtual.training.progress import Display
+from playvirtual.training.run_folder import RunFolder
+from playvirtual.training.video import Recorder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it lies, what decided it, what it scored."""
+
+    path: Path
+    config: Config
+    returns: list[float]  # of the last evaluation's episodes
+
+    @property
+    def score(self) -> float:
+        """Mean return of the last evaluation."""
+        return float(np.mean(self.returns))
+
+
+def run(config: Config, path: Path, display: Display, *, resume: bool = False, log: Sequence[str] = ()) -> Run:
+    """Trains to the last step and evaluates; nothing is written if it cannot begin.
+
+    With `resume` a run that is there already goes on from its last good checkpoint, to the bit on the CPU.
+    """
+    mirrors = Mirrors(log)
+    with Interrupts() as stop:
+        if not (resume and path.exists()):
+            RunFolder.refuse_existing(path)
+            with closing(Training(config)) as training:
+                folder = RunFolder.create(path)
+                with locked(path):
+                    folder.describe(config)
+                    return Session(training, folder, display, stop, mirrors).run()
+        if not path.is_dir():
+            raise InputError(f"run_dir: {str(path)!r} is a file; allowed: a run folder")
+        with locked(path):
+            folder = RunFolder(path)
+            folder.adopt(config)
+            returns = folder.returns(_last_step(config))
+            if returns is not None:
+                _say(f"{path} is finished already")
+                return Run(path, config, returns)
+            with closing(Training(config)) as training:
+                session = Session(training, folder, display, stop, mirrors)
+                session.restore()
+                return session.run()
+
+
+class Session:
+    """A training, the folder it writes to, and what may befall it."""
+
+    def __init__(
+        self, training: Training, folder: RunFolder, display: Display, stop: Interrupts, mirrors: Mirrors
+    ) -> None:
+        self.training, self.folder, self.display = training, folder, display
+        self.stop, self.mirrors = stop, mirrors
+        self.clock = Clock()
+        self.saved: Path | None = None  # the last good checkpoint
+        words = ["playvirtual", "train", "--resume", str(folder.path)]
+        self.command = shlex.join([*words, "--log", ",".join(mirrors.names)] if mirrors.names else words)
+
+    def run(self) -> Run:
+        """Trains from here to the end."""
+        training, config = self.training, self.training.config
+        self.mirrors.open(self.folder.path, config, training.counted)
+        self.display.begin(min(training.counted, config.steps))
+        try:
+            returns = self._owed_evaluation()
+            while not training.done:
+                with self.clock.measure("environment"):
+                    training.interact()
+                with self.clock.measure("update"):
+                    training.learn()
+                if training.step % config.log_every == 0 or training.done:
+                    self._log()
+                evaluates = training.done or training.evaluation_due()
+                if evaluates or training.checkpoint_due() or self.stop.received:
+                    self._save()
+                self.stop.check(self.command)
+                if evaluates:
+                    returns = self._evaluate()
+                self.display.step(min(training.counted, config.steps), training.note())
+            return Run(self.folder.path, config, returns)
+        finally:
+            self.display.close()
+            self.mirrors.close()
+
+    def restore(self) -> None:
+        """Goes back to the newest checkpoint that is intact, or to the start if there is none."""
+        for path in reversed(checkpoint.complete(self.folder.path)):
+            try:
+                checkpoint.verify(path)
+                extra = self._load(path)
+            except InputError as error:
+                _say(f"{error}; using the one before")
+                with self._writing():
+                    checkpoint.put_aside(path)
+                continue
+            self.saved = path
+            self.clock = Clock(extra["clock"], self.training.counted)
+            with self._writing():
+                self.folder.rewind(extra["positions"], self.training.counted)
+            _say(f"{self.folder.path}: going on at step {self.training.counted}")
+            return
+        with self._writing():
+            self.folder.rewind({}, -1)
+        _say(f"{self.folder.path}: no checkpoint yet, starting at step 0")
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        tensors = checkpoint.read_tensors(path, "state.safetensors")
+        try:
+            record: dict[str, Any] = json.loads(checkpoint.read(path, "state.json"))
+            state = unpack(record["tree"], tensors)
+            self.training.load_state_dict(state)
+            frames.restore(self.training.replay, lambda name: checkpoint.read(path, name))
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise InputError(f"checkpoint: {str(path)!r} cannot be used ({error})") from None
+        if not self.training.rejoin(state):
+            _say(
+                f"{self.training.config.task} came to another picture when its episode was played again: its seed and "
+                "actions do not decide it. The episode is closed; this run is not the one it would have been"
+            )
+        return record
+
+    def _owed_evaluation(self) -> list[float]:
+        """The evaluation that a resumed run was about to make, or had made, at its checkpoint's step."""
+        training = self.training
+        if training.step == 0 or not (training.done or training.evaluation_due()):
+            return []
+        returns = self.folder.returns(training.counted)
+        if returns is None:
+            return self._evaluate()
+        training.last_score = float(np.mean(returns))
+        return returns
+
+    def _log(self) -> None:
+        """One line of metrics, and one of times."""
+        self._refuse_nonfinite()
+        line, timing = self.training.metrics(), self.clock.line(self.training.counted)
+        with self._writing():
+            self.folder.append("metrics", line)
+            self.folder.append("timing", timing)
+            self.mirrors.write("train", line)
+            self.mirrors.write("time", timing)
+
+    def _evaluate(self) -> list[float]:
+        """Scores the agent as it is now; a signal ends it early, since resuming plays it again."""
+        training, config = self.training, self.training.config
+        policy = training.policy()
+        recorder = Recorder(training.agent) if config.video_at_evaluation else None
+
+        def stoppable(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+            self.stop.check(self.command)
+            return policy(observations)
+
+        chosen: Policy = stoppable
+        with self.clock.measure("evaluation"):
+            returns = training.evaluate(chosen, recorder)
+        training.last_score = float(np.mean(returns))
+        line: dict[str, Any] = {"step": training.counted, "mean": training.last_score, "std": float(np.std(returns))}
+        line |= _normalised(config, training.last_score) | {"returns": returns}
+        timing = self.clock.line(training.counted)
+        with self._writing():
+            self.folder.append("evaluations", line)
+            self.folder.append("timing", timing)
+            self.mirrors.write("evaluation", line)
+            if recorder is not None:
+                recorder.save(self.folder.path / "videos" / f"step-{training.counted:09d}")
+        return returns
+
+    def _save(self) -> None:
+        """Writes a checkpoint, of finite numbers only."""
+        training, run = self.training, self.folder.path
+        if self.saved == checkpoint.folder_of(run, training.counted):
+            return  # resumed here and stopped before the next step
+        self._refuse_nonfinite()
+        with self.clock.measure("checkpoint"):
+            tree, tensors = pack(training.state_dict())
+            if not all_finite({name: value for name, value in tensors.items() if name.startswith("state.agent")}):
+                raise RunError(f"weights: not all of them are finite at step {training.counted}; {self._last_good()}")
+            weights, shape = training.agent.weights(), training.observation_shape
+            agent = checkpoint.agent_files(training.counted, weights, shape, training.env.action_space)
+            with self._writing():
+                positions = self.folder.positions()
+                record = {"tree": tree, "positions": positions, "clock": self.clock.seconds()}
+                state = {"state.json": json.dumps(record).encode(), "state.safetensors": to_bytes(tensors)}
+                contents = [*agent.items(), *state.items(), *frames.files(training.replay)]
+                self.saved = checkpoint.save(run, training.counted, contents)
+
+    def _refuse_nonfinite(self) -> None:
+        found = self.training.learner.watch.found()
+        if found is None:
+            return
+        step = self.training.step_of_update(found.update)
+        record = {"losses": found.losses, "step": step, "update": found.update, "positions": found.positions}
+        with self._writing():
+            (self.folder.path / "nonfinite.json").write_text(json.dumps(record, indent=2) + "\n")
+        raise RunError(
+            f"{', '.join(found.losses)}: not finite at step {step} (update {found.update}); its batch is in "
+            f"{self.folder.path / 'nonfinite.json'}; {self._last_good()}"
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turns a full disk, a read-only or vanished folder into one line that says what is safe."""
+        try:
+            yield
+        except OSError as error:
+            if not self.folder.path.is_dir():
+                raise RunError(f"run folder: {str(self.folder.path)!r} is gone, with its checkpoints") from error
+            where = error.filename or self.folder.path
+            raise RunError(f"cannot write {str(where)!r}: {error.strerror}; {self._last_good()}") from error
+
+    def _last_good(self) -> str:
+        if self.saved is None:
+            return "there is no checkpoint yet"
+        return f"last good checkpoint: {self.saved}; to go on: {self.command}"
+
+
+def _last_step(config: Config) -> int:
+    """The step of a run's last evaluation: the first at or after `steps` that a whole agent step reaches."""
+    unit = config.environment.action_repeat if config.step_unit == "environment" else 1
+    return -(-config.steps // unit) * unit
+
+
+def _normalised(config: Config, score: float) -> dict[str, float]:
+    """The human-normalised score, for the games that have one."""
+    family, _, game = config.task.partition("/")
+    return {"hns": float(published.hns(game, score))} if family == "atari" and game in published.human() else {}
+
+
+def _say(text: str) -> None:
+    print(f"playvirtual: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""The paper's experiments as grids, suites, and grids of a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from playvirtual import published
+from playvirtual.cli_study import experiments_text
+from playvirtual.errors import InputError
+from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
+from playvirtual.study.grids import jobs, load, select
+
+
+def test_every_published_ablation_row_has_a_setting_and_the_other_way_round() -> None:
+    in_grids = [row.published for e in EXPERIMENTS.values() for row in e.rows if row.published]
+    in_paper = [(a.study, a.setting) for a in published.ablations()]
+    assert sorted(in_grids) == sorted(in_paper)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_gives_valid_runs_on_its_suites(name: str) -> None:
+    grid = experiment(name)
+    for names in grid.suites:
+        first = suite(names)[:1]
+        found = jobs(grid, first, 1, Path("runs"))
+        assert len({job.path for job in found}) == len(found) <= len(grid.rows)
+
+
+def test_suites_have_the_papers_tasks() -> None:
+    assert [len(suite(name)) for name in SUITE_NAMES] == [26, 6, 6, 5, 2]
+    assert {entry.options["steps"] for entry in suite("dmc500k")} == {500_000}
+    assert [entry.task for entry in suite("toy/catch, minatar/breakout,toy/catch")] == ["toy/catch", "minatar/breakout"]
+
+
+def test_rows_that_are_one_setting_share_one_run() -> None:
+    found = jobs(experiment("ablation-k"), suite("atari/pong"), 1, Path("runs"))
+    folders = [job.path.parent.name for job in found]
+    # Both schemes at K = 0 are RL alone, and K = 9 is what `playvirtual train atari/pong` does.
+    assert folders[:5] == ["rl", "spr-K3", "spr-K6", "spr", "spr-K12"]
+    assert folders[5:] == ["playvirtual-K3", "playvirtual-K6", "playvirtual", "playvirtual-K12"]
+    assert {job.config.objective.K for job in found if job.path.parent.name == "rl"} == {0}
+
+
+def test_copies_are_counted_in_actions_where_actions_are_discrete() -> None:
+    ms = {task: {job.config.objective.M for job in jobs(experiment("ablation-m"), suite(task), 1, Path("r"))}
+          for task in ("atari/pong", "toy/reach")}  # fmt: skip
+    assert ms == {"atari/pong": {"0", "1A", "2A", "3A"}, "toy/reach": {"0", "1", "10", "20", "30"}}
+
+
+def test_flags_of_a_study_leave_a_methods_own_settings_alone() -> None:
+    found = jobs(experiment("toy"), suite("toy/catch"), 1, Path("runs"), options={"K": "2", "steps": "300"})
+    assert {job.config.method: job.config.objective.K for job in found} == {"rl": 0, "spr": 2, "playvirtual": 2}
+    assert {job.config.steps for job in found} == {300}
+
+
+def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:
+    toml = tmp_path / "horizons.toml"
+    toml.write_text('suite = "toy/catch"\n[[row]]\nlabel = "short"\nmethod = "spr"\n[row.options]\nK = 3\n[[row]]\n')
+    grid = load(str(toml))
+    assert grid.rows == (Row("short", "spr", {"K": 3}), Row("playvirtual", "playvirtual"))
+    assert grid.suites == ("toy/catch",)
+    python = tmp_path / "grid.py"
+    python.write_text("rows = [dict(label=f'K {k}', method='spr', options={'K': k}) for k in (1, 2)]\n")
+    assert [row.options["K"] for row in load(str(python)).rows] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[row]\n", "is not TOML"),
+        ("", "has no row"),
+        ('[[row]]\nmethod = "sprr"\n', "row 1: method: 'sprr' is not known; did you mean 'spr'"),
+        ('[[row]]\nlable = "x"\n', "'lable' is not known; did you mean 'label'"),
+        ("[[row]]\noptions = 3\n", "row 1: options is 3"),
+        ("[[wor]]\n", "'wor' is not known; allowed: row, suite, title"),
+    ],
+)
+def test_a_bad_grid_is_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load(str(tmp_path / "grid.toml"))
+
+
+def test_the_list_names_every_experiment_and_what_is_not_built() -> None:
+    text = experiments_text()
+    assert all(f"{name} " in text for name in EXPERIMENTS)
+    assert text.count("not built yet") == 2  # dynamics-mse, frozen-encoder
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'ablation-k'"):
+        load("ablatoin-k")
+    with pytest.raises(InputError, match="did you mean 'minatar'"):
+        suite("minatr")
+    with pytest.raises(InputError, match="did you mean 'atari/pong'"):
+        suite("atari/pomg")
+    with pytest.raises(InputError, match="did you mean 'spr'"):
+        select(experiment("toy"), "sprr")
+    with pytest.raises(InputError, match="seeds: 0 is not allowed"):
+        jobs(experiment("toy"), suite("toy"), 0, Path("runs"))
+    with pytest.raises(InputError, match="option: 'KK' is not known"):
+        jobs(experiment("toy"), suite("toy"), 1, Path("runs"), options={"KK": 1})

@@ -1,0 +1,133 @@
+"""Reports of synthetic runs: many, one, hostile, mixed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from playvirtual.config import to_dict
+from playvirtual.presets import build
+from playvirtual.study.records import collect
+from playvirtual.study.report import report
+from playvirtual.study.sections import sections
+from playvirtual.study.tables import Table
+from tests.study.chromium import needs_chromium, open_page
+
+HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
+
+
+def write_run(path: Path, task: str, method: str, seed: int, score: float, **options: object) -> None:
+    config = to_dict(build(task, method=method, seed=seed, **options))
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({**config, "versions": {"torch": "2.13.0"}}))
+    line = {"step": config["steps"], "mean": score, "returns": [score]}
+    (path / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    (path / "timing.jsonl").write_text(json.dumps({"step": config["steps"], "seconds": 60.0, "update": 30.0}) + "\n")
+
+
+def synthetic_runs(root: Path, count: int) -> None:
+    file = Path(__file__).parents[2] / "benchmarks" / "report_scale.py"
+    spec = importlib.util.spec_from_file_location("report_scale", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.synthetic_runs(root, count)
+
+
+def test_one_run_is_enough(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "atari/pong", "playvirtual", 1, -3.0)
+    written = report([tmp_path / "run"], tmp_path / "out")
+    assert written.summary == "1 finished run of 1 task"
+    page = written.page.read_text()
+    assert "no run of 25 of the suite&#x27;s tasks" not in page  # a sentence of ours, not escaped twice
+    assert "no run of 25 of the suite's tasks" in page
+    csv = (tmp_path / "out" / "tables" / "atari-scores.csv").read_text().splitlines()
+    assert csv[0] == 'task,random,human,"SPR, paper","PlayVirtual, paper",playvirtual'
+    assert csv[1] == "pong,−20.7,14.6,−5.90,−3.00 ± 13.2,−3.00 (1)"
+    assert "pong,50.1" in (tmp_path / "out" / "tables" / "atari-hns.csv").read_text()
+
+
+@pytest.mark.slow
+def test_a_hundred_runs(tmp_path: Path) -> None:
+    synthetic_runs(tmp_path / "runs", 100)
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    assert written.summary == "100 finished runs of 29 tasks"
+    page = written.page.read_text()
+    # 29 tasks × 4 methods want 116 runs: playvirtual-nd lacks some tasks and is left out of the aggregates.
+    assert "Left out, because they lack some of these tasks: playvirtual-nd." in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+
+
+def test_ablations_are_set_beside_the_papers_numbers(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write_run(tmp_path / f"a{seed}", "dmc/cheetah-run", "spr", seed, 400.0)
+        write_run(tmp_path / f"b{seed}", "dmc/cheetah-run", "playvirtual", seed, 500.0)
+        write_run(tmp_path / f"c{seed}", "dmc/cheetah-run", "playvirtual", seed, 450.0, K=3)
+    report([tmp_path], tmp_path / "out")
+    rows = (tmp_path / "out" / "tables" / "ablation-ablation-k.csv").read_text().splitlines()
+    assert rows[0] == 'setting,"DMControl-100k, median score",tasks × runs,paper'
+    assert '"SPR, K = 6",400.0,1 × 2,723.0' in rows
+    assert '"PlayVirtual, K = 3",450.0,1 × 2,775.5' in rows
+    assert '"PlayVirtual, K = 6",500.0,1 × 2,797.0' in rows
+    assert not (tmp_path / "out" / "tables" / "ablation-warmup.csv").exists()
+
+
+def test_mixed_configurations_are_kept_apart_and_doubles_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "toy/catch", "spr", 1, 0.1)
+    write_run(tmp_path / "b", "toy/catch", "spr", 1, 0.2, learning_rate=0.5)
+    write_run(tmp_path / "c", "toy/catch", "spr", 1, 0.3)
+    records, problems = collect([tmp_path])
+    assert [record.path.name for record in records] == ["a", "b"]
+    assert [(p.path.name, "the same task, setting and seed" in p.reason) for p in problems] == [("c", True)]
+    (section,) = sections(records)
+    assert [setting.name for setting in section.runs] == ["spr", "spr, learning_rate = 0.5"]
+
+
+def hostile_runs(root: Path) -> None:
+    write_run(root / HOSTILE.replace("/", "∕"), "toy/catch", "spr", 1, 0.5)
+    write_run(root / "b", "toy/catch", "playvirtual", 1, 0.6)
+    for number, (field, value) in enumerate([("task", f"toy/{HOSTILE}"), ("method", HOSTILE), ("seed", HOSTILE)]):
+        write_run(root / f"bad-{number}", "toy/catch", "rl", 1, 0.5)
+        file = root / f"bad-{number}" / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    file = root / "b" / "config.json"
+    config = json.loads(file.read_text())
+    config["versions"] = {HOSTILE: HOSTILE}
+    config["objective"]["M"] = HOSTILE
+    file.write_text(json.dumps(config))
+    (root / "b" / "videos").mkdir()
+    (root / "b" / "videos" / 'javascript:alert(1)".mp4').write_bytes(b"")
+
+
+def test_what_comes_from_a_run_folder_is_text_and_never_markup(tmp_path: Path) -> None:
+    hostile_runs(tmp_path / "runs")
+    written = report([tmp_path / "runs"], tmp_path / "out", title=HOSTILE)
+    page = written.page.read_text()
+    assert "3 unusable folders" in written.summary
+    assert "<script" not in page
+    assert "<img" not in page
+    assert 'href="javascript:' not in page
+    assert "&lt;script&gt;" in page
+
+
+@needs_chromium
+def test_a_browser_runs_nothing_of_a_hostile_report(tmp_path: Path) -> None:
+    hostile_runs(tmp_path / "runs")
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    dom, console = open_page(written.page, tmp_path / "profile")
+    assert console == []
+    assert "<title>Study report</title>" in dom
+
+
+def test_tables_escape_for_each_language() -> None:
+    table = Table("t", "A & B", ("x", "50 %"), [("a|b_c", "=1+1")], strong={(0, 1)})
+    assert "A &amp; B" in table.html()
+    assert "<b>=1+1</b>" in table.html()
+    assert table.csv() == "x,50 %\na|b_c,'=1+1\n"
+    assert "a\\|b_c | **=1+1**" in table.markdown()
+    assert r"a|b\_c & \textbf{=1+1}" in table.latex()
+    assert r"\caption{A \& B}" in table.latex()

@@ -1,0 +1,146 @@
+"""Real sweeps: real processes, real runs, stopped, failed and done again; then the report in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.study.chromium import needs_chromium, open_page
+
+QUICK = ["--steps=240", "--min-size=60", "--K=2", "--episodes=4", "--every=60", "--log-every=30", "--device=cpu"]
+SWEEP = ["sweep", "toy", "--suite", "toy/catch", "--out", "runs", *QUICK]
+
+
+def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "playvirtual", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the finished runs of 3 methods × 2 seeds and their report."""
+    folder = tmp_path_factory.mktemp("study")
+    done = playvirtual(*SWEEP, "--seeds", "2", "--workers", "2", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6/6 runs finished" in done.stdout
+    written = playvirtual("report", "runs", "--out", "report", cwd=folder)
+    assert written.returncode == 0, written.stderr
+    assert "6 finished runs of 1 task" in written.stdout
+    return folder
+
+
+@pytest.mark.slow
+def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (study / "runs").rglob("*")}
+    again = playvirtual(*SWEEP, "--seeds", "2", cwd=study)
+    assert again.returncode == 0
+    assert "6 runs, 6 finished before" in again.stdout
+    assert "started" not in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in (study / "runs").rglob("*")} == before
+    plan = playvirtual(*SWEEP, "--seeds", "3", "--dry-run", cwd=study).stdout
+    assert "9 runs, 6 finished; 3 to do, about" in plan
+    assert "measured from finished runs" in plan
+
+
+@pytest.mark.slow
+def test_a_changed_configuration_is_refused_with_the_difference(study: Path) -> None:
+    result = playvirtual(*SWEEP, "--learning-rate=0.5", cwd=study)
+    assert result.returncode == 2
+    assert "was made with another configuration (learning_rate: 0.001 → 0.5)" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_report_has_every_setting_and_its_files(study: Path) -> None:
+    page = (study / "report" / "index.html").read_text()
+    for text in ("playvirtual", "spr", "rl", "IQM", "catch", "Toys, 240 steps", "K = 2"):
+        assert text in page
+    tables = {path.name for path in (study / "report" / "tables").iterdir()}
+    assert {"toy-240-scores.csv", "toy-240-aggregates.tex", "toy-240-improvement.md", "parameters.csv"} <= tables
+    assert {"toy-240-curves.png", "toy-240-profiles.svg"} <= {p.name for p in (study / "report" / "plots").iterdir()}
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_browser_shows_the_report_without_a_complaint(study: Path, tmp_path: Path) -> None:
+    dom, console = open_page(study / "report" / "index.html", tmp_path)
+    assert console == []
+    assert dom.count("<svg") == 4
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_retried_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+    foreign = tmp_path / "runs" / "toy-catch" / "spr" / "seed-1" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("not a run")
+    result = playvirtual(*SWEEP, "--seeds", "1", "--rows", "rl,spr", "--retries", "1", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.count("started   toy/catch  SPR  seed 1") == 2
+    assert "finished  toy/catch  RL  seed 1" in result.stdout
+    assert "failed: runs/toy-catch/spr/seed-1: playvirtual: error: run_dir:" in result.stderr
+    assert foreign.read_text() == "not a run"
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path: Path, study: Path) -> None:
+    """Stopped in mid-run, its runs end in the results of an uninterrupted sweep."""
+    words = [sys.executable, "-m", "playvirtual", *SWEEP, "--seeds", "1", "--rows", "playvirtual"]
+    log = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "metrics.jsonl"
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    if process.returncode == 0:
+        pytest.skip("the run was over before the signal came")
+    assert process.returncode == 130
+    assert "stopped with 1 runs to go; go on with the same command: playvirtual sweep toy" in stderr
+    assert playvirtual(*SWEEP, "--seeds", "1", "--rows", "playvirtual", cwd=tmp_path).returncode == 0
+    ours, theirs = (
+        (folder / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "evaluations.jsonl").read_text()
+        for folder in (tmp_path, study)
+    )
+    assert ours == theirs
+
+
+def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
+    for words, message in [
+        (["sweep", "toyy"], "experiment: 'toyy' is not known; did you mean 'toy'"),
+        (["sweep", "toy", "--suite", "minatr"], "suite: 'minatr' is not known; did you mean 'minatar'"),
+        (["sweep", "toy", "--seeds", "0"], "seeds: 0 is not allowed; allowed: 1 or more"),
+        (["sweep", "toy", "--engine", "rai"], "engine: 'rai' is not known; did you mean 'ray'"),
+        (["sweep", "toy", "--workers", "0"], "workers: 0 is not allowed"),
+        (["report", "nowhere"], "runs: 'nowhere' is not there"),
+    ]:
+        result = playvirtual(*words, cwd=tmp_path)
+        assert result.returncode == 2, words
+        assert result.stderr.startswith(f"playvirtual: error: {message}"), result.stderr
+        assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_corrupt_run_folder_is_named_and_the_rest_is_reported(study: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(study / "runs", runs)
+    (runs / "toy-catch" / "rl" / "seed-1" / "config.json").write_text("{")
+    os.remove(runs / "toy-catch" / "rl" / "seed-2" / "evaluations.jsonl")
+    lines = (runs / "toy-catch" / "spr" / "seed-1" / "evaluations.jsonl").read_text().splitlines()
+    lines[0] = "\x00" + lines[0]
+    (runs / "toy-catch" / "spr" / "seed-1" / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
+    written = playvirtual("report", "runs", "--out", "report", cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert "3 finished runs of 1 task, 1 unfinished, 2 unusable folders" in written.stdout
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "evaluations.jsonl: line 1 is not JSON" in page
+    assert "evaluated to step 0 of 240" in page
+    assert json.loads((runs / "toy-catch" / "spr" / "seed-2" / "config.json").read_text())["seed"] == 2

@@ -1,0 +1,286 @@
+"""N steps, a stop and N more steps are 2N steps, to the bit: metrics, scores, weights, replay, priorities."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import playvirtual as pv
+from playvirtual.envs import gl
+from playvirtual.training import checkpoint
+from playvirtual.training.pack import from_bytes, pack, to_bytes, unpack
+from playvirtual.training.progress import Lines
+
+SMALL: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 30, "checkpoint_every": 0}
+CATCH = {**SMALL, "steps": 160, "min_size": 60, "K": 2, "episodes": 4, "every": 75, "capacity": 90}
+ATARI = {
+    **SMALL,
+    "steps": 60,
+    "min_size": 30,
+    "updates_per_step": 0.5,
+    "hidden": 16,
+    "channels": "8,8,8",
+    "M": 1,
+    "K": 2,
+    "batch_size": 4,
+    "n_step": 3,
+    "episodes": 2,
+    "every": 0,
+    "max_episode_frames": 400,
+}
+CONTINUOUS = {
+    **SMALL,
+    "steps": 120,
+    "min_size": 50,
+    "hidden": 16,
+    "channels": "8",
+    "filters": "3",
+    "strides": "2",
+    "K": 2,
+    "M": 2,
+    "batch_size": 8,
+    "auxiliary_batch_size": 4,
+    "episodes": 2,
+    "every": 60,
+}
+DMC = {**CONTINUOUS, "steps": 480, "every": 0, "episodes": 1, "min_size": 40, "image_size": 32, "crop_size": 28}
+RUNS = [
+    ("toy/catch", CATCH, 101),
+    ("minatar/breakout", CATCH, 47),
+    ("atari/breakout", ATARI, 41),
+    ("toy/reach", CONTINUOUS, 83),
+    ("dmc/cartpole-swingup", DMC, 47),
+]
+
+
+class StopAt:
+    """A display that sends this process the signal a person would, once so many steps are done."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def begin(self, done: int) -> None:
+        pass
+
+    def step(self, done: int, note: str) -> None:
+        if done >= self.at:
+            signal.raise_signal(signal.SIGINT)
+            self.at = 10**9
+
+    def close(self) -> None:
+        pass
+
+
+def interrupted(task: str, options: dict[str, Any], path: Path, step: int) -> None:
+    """Trains until a SIGINT after `step` steps, which leaves a checkpoint one step later."""
+    from playvirtual.training.session import run
+
+    config = pv.build(task, **{k: v for k, v in options.items() if k != "quiet"})
+    with pytest.raises(pv.Interrupted, match=f"to go on: playvirtual train --resume {path}") as caught:
+        run(config, path, StopAt(step))
+    assert caught.value.exit_code == 130
+
+
+def same(a: Path, b: Path) -> None:
+    """Every file that both runs should share has the same bytes; clocks and positions in timing differ."""
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    one, two = checkpoint.newest(a), checkpoint.newest(b)
+    assert one.name == two.name
+    names = {p.name for p in one.iterdir()}
+    assert names == {p.name for p in two.iterdir()}
+    for name in names - {"state.json", "manifest.json"}:
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    trees = [json.loads((path / "state.json").read_bytes())["tree"] for path in (one, two)]
+    assert trees[0] == trees[1]
+
+
+@pytest.mark.parametrize(("task", "options", "stop"), RUNS)
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    task: str, options: dict[str, Any], stop: int, tmp_path: Path
+) -> None:
+    if task.startswith("dmc/"):
+        pytest.importorskip("dm_control")
+        if not _renders():
+            pytest.skip("no off-screen rendering here")
+    unit = pv.build(task).environment.action_repeat if task.startswith("dmc/") else 1
+    whole = pv.train(task, run_dir=tmp_path / "whole", **options)
+    parts = tmp_path / "parts"
+    interrupted(task, options, parts, stop * unit)
+    torch.manual_seed(5)  # the global random states play no part
+    np.random.seed(5)
+    again = pv.train(task, run_dir=parts, resume=True, **options)
+    assert again.returns == whole.returns
+    same(tmp_path / "whole", parts)
+    if task == "atari/breakout":  # random play scores 1.7, the human player 30.5
+        line = json.loads((parts / "evaluations.jsonl").read_text())
+        assert line["hns"] == pytest.approx((line["mean"] - 1.7) / 28.8)
+
+
+def test_many_stops_and_other_checkpoint_intervals_change_nothing(tmp_path: Path) -> None:
+    pv.train("toy/catch", run_dir=tmp_path / "whole", **CATCH)
+    for step in (3, 62, 75, 76, 139):
+        if step == 3:
+            interrupted("toy/catch", CATCH, tmp_path / "parts", step)
+            continue
+        from playvirtual.training.session import run
+
+        config = pv.build("toy/catch", **{k: v for k, v in CATCH.items() if k != "quiet"})
+        with pytest.raises(pv.Interrupted):
+            run(config, tmp_path / "parts", StopAt(step), resume=True)
+    pv.resume(tmp_path / "parts", quiet=True)
+    same(tmp_path / "whole", tmp_path / "parts")
+    often = {**CATCH, "checkpoint_every": 7}
+    pv.train("toy/catch", run_dir=tmp_path / "often", **often)
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "often" / name).read_bytes()
+
+
+def test_the_last_two_checkpoints_are_kept_and_share_no_file(tmp_path: Path) -> None:
+    """An unchanged chunk is linked, but never from a checkpoint that stays."""
+    from playvirtual.training import frames
+
+    size, frames.CHUNK_BYTES = frames.CHUNK_BYTES, 2_000  # 20 frames of 10 × 10
+    try:
+        pv.train("toy/catch", run_dir=tmp_path / "run", **{**CATCH, "capacity": 1000, "checkpoint_every": 25})
+    finally:
+        frames.CHUNK_BYTES = size
+    kept = checkpoint.complete(tmp_path / "run")
+    assert [p.name for p in kept] == ["step-000000150", "step-000000160"]
+    inodes = [{f.stat().st_ino for f in path.iterdir()} for path in kept]
+    assert not inodes[0] & inodes[1]
+    chunks = [sorted(f.name for f in path.glob("frames-*")) for path in kept]
+    assert len(chunks[0]) == 8
+    assert chunks[0][:7] == chunks[1][:7]
+
+
+def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **CATCH)
+    before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*") if p.name != "run.lock"}
+    again = pv.train("toy/catch", run_dir=tmp_path / "run", resume=True, **CATCH)
+    assert again == run
+    assert "is finished already" in capsys.readouterr().err
+    assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*") if p.name != "run.lock"}
+
+
+def test_a_changed_configuration_is_refused_by_its_fields(tmp_path: Path) -> None:
+    interrupted("toy/catch", CATCH, tmp_path / "run", 20)
+    with pytest.raises(pv.InputError, match=r"another configuration \(steps: 160, 170; K: 2, 3: there, now\)"):
+        pv.train("toy/catch", run_dir=tmp_path / "run", resume=True, **{**CATCH, "steps": 170, "K": 3})
+    with pytest.raises(pv.InputError, match=r"\(learning_rate: 0.001, 0.5: there, now\)"):
+        pv.resume(tmp_path / "run", learning_rate=0.5)
+    with pytest.raises(pv.InputError, match="another configuration"):
+        pv.train("toy/reach", run_dir=tmp_path / "run", resume=True, quiet=True)
+
+
+def test_nothing_to_resume_begins(tmp_path: Path) -> None:
+    """No folder, an empty one, one without a checkpoint: the run starts, and is the same run."""
+    pv.train("toy/catch", run_dir=tmp_path / "a", **CATCH)
+    pv.train("toy/catch", run_dir=tmp_path / "b", resume=True, **CATCH)
+    same(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "run.lock").touch()
+    pv.train("toy/catch", run_dir=tmp_path / "c", resume=True, **CATCH)
+    same(tmp_path / "a", tmp_path / "c")
+    with pytest.raises(pv.InputError, match="is not a run folder"):
+        pv.resume(tmp_path / "d")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "thesis.tex").write_text("mine")
+    with pytest.raises(pv.InputError, match="holds something else than a run"):
+        pv.train("toy/catch", run_dir=tmp_path / "e", resume=True, **CATCH)
+    assert (tmp_path / "e" / "thesis.tex").read_text() == "mine"
+
+
+class Moody(gymnasium.Env[Any, Any]):
+    """What it shows comes from the operating system, whatever the seed."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self.time = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._look(), 0.0, False, self.time == 30, {}
+
+    def _look(self) -> Any:
+        return np.frombuffer(os.urandom(100), np.uint8).reshape(10, 10, 1)
+
+
+def test_an_environment_that_its_seed_does_not_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gymnasium.register("Moody-v0", Moody)
+    options = {**ATARI, "image_size": 10, "channels": "8", "filters": "3", "strides": "1", "max_episode_frames": 0}
+    interrupted("gym/Moody-v0", options, tmp_path / "run", 40)
+    pv.resume(tmp_path / "run", quiet=True)
+    assert "gym/Moody-v0 came to another picture" in capsys.readouterr().err
+    numbers, acted, episodes = (
+        checkpoint.read_tensors(checkpoint.newest(tmp_path / "run"), "state.safetensors")[f"state.replay.{name}"]
+        for name in ("numbers", "acted", "episodes")
+    )
+    # 60 steps; games end at 30, by the stop at 41, and would again at 71.
+    assert len(numbers) == 62
+    assert torch.nonzero(~acted).flatten().tolist() == [30, 42]
+    assert episodes.tolist() == [0] * 31 + [1] * 12 + [2] * 19
+
+
+def test_times_go_on_where_they_stopped(tmp_path: Path) -> None:
+    interrupted("toy/catch", CATCH, tmp_path / "run", 100)
+    pv.resume(tmp_path / "run", quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [30, 60, 75, 90, 120, 150, 150, 160, 160]
+    for name in ("seconds", "environment", "update"):
+        assert [line[name] for line in lines] == sorted(line[name] for line in lines)
+    last = lines[-2]
+    assert last["steps_per_second"] > 0
+    assert 0.5 < sum(last["shares"].values()) <= 1
+    assert last["shares"].keys() == {"environment", "update", "evaluation", "checkpoint"}
+    assert last["memory_mb"] > 50
+
+
+def test_rates_count_from_where_the_run_went_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """One step after 900 others is no rate of 901 steps."""
+    lines = Lines("run", 1000, every=0.0)
+    lines.begin(900)
+    time.sleep(0.2)
+    lines.step(901, "score 1.0")
+    shown = re.fullmatch(r"run: 901/1000 steps, (\d+)/s, 0:00:(\d\d) left, score 1.0\n", capsys.readouterr().out)
+    assert shown is not None
+    assert int(shown[1]) <= 5
+    assert int(shown[2]) >= 19
+
+
+def test_state_survives_packing() -> None:
+    state = {"a": [1, 2.5, None, "x", True], 7: (torch.arange(3), {"b": torch.tensor(0.1)}), "big": 2**100, "": {}}
+    tree, tensors = pack(state)
+    again = unpack(json.loads(json.dumps(tree)), from_bytes(to_bytes(tensors)))
+    assert list(again) == list(state)
+    assert again["a"] == state["a"]
+    assert again["big"] == 2**100
+    assert isinstance(again[7], tuple)
+    assert torch.equal(again[7][0], torch.arange(3))
+    assert torch.equal(again[7][1]["b"], torch.tensor(0.1))
+    last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)  # the layout comes back, not only the numbers
+    tree, tensors = pack([last, last[:, :1]])
+    for before, after in zip([last, last[:, :1]], unpack(tree, from_bytes(to_bytes(tensors))), strict=True):
+        assert torch.equal(after, before)
+        assert after.stride() == before.stride()
+    with pytest.raises(TypeError, match=r"state\.x: a object has no place"):
+        pack({"x": object()})
+
+
+def _renders() -> bool:
+    try:
+        gl.choose()
+    except pv.InputError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""Films show the game and what the agent thinks, and change no number; exports hold what acting needs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import playvirtual as pv
+from playvirtual.training.video import STRIP, Recorder
+
+QUICK: dict[str, Any] = {
+    "device": "cpu",
+    "steps": 80,
+    "min_size": 60,
+    "K": 2,
+    "episodes": 4,
+    "every": 40,
+    "log_every": 20,
+    "quiet": True,
+}
+SMALL_SAC = {"hidden": 16, "M": 2, "batch_size": 8, "auxiliary_batch_size": 4}
+
+
+@pytest.mark.parametrize(("task", "options"), [("toy/catch", {}), ("toy/reach", SMALL_SAC)])
+def test_films_at_evaluations_change_nothing(task: str, options: dict[str, Any], tmp_path: Path) -> None:
+    pv.train(task, run_dir=tmp_path / "a", **QUICK, **options)
+    pv.train(task, run_dir=tmp_path / "b", video_at_evaluation=True, **QUICK, **options)
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    films = sorted(p.stem for p in (tmp_path / "b" / "videos").iterdir())
+    assert films == ["step-000000040", "step-000000080"]
+
+
+def test_a_film_is_the_game_above_a_strip(tmp_path: Path) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    plain, captioned = Recorder(), Recorder(pv.load(run.path))
+    returns = pv.evaluate(run.path, episodes=2, watcher=plain)
+    assert pv.evaluate(run.path, episodes=2, watcher=captioned) == returns
+    assert len(plain.pictures) == len(captioned.pictures)
+    height = plain.pictures[0].shape[0]
+    for bare, full in zip(plain.pictures, captioned.pictures, strict=True):
+        np.testing.assert_array_equal(full[:height], bare)
+        assert full.shape[0] == height + STRIP
+        assert full[height:].any()
+    captioned.save_gif(tmp_path / "play.gif")
+    with Image.open(tmp_path / "play.gif") as film:
+        assert 1 < film.n_frames <= len(plain.pictures)  # equal neighbours are merged
+
+
+def test_mp4(tmp_path: Path) -> None:
+    """Read back frame by frame: as many as were taken, even sides, the same colours but for the codec's loss."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    recorder = Recorder()
+    shades = np.linspace(0, 255, 12).astype(np.uint8)
+    recorder.pictures = [np.full((41, 60, 3), shade, np.uint8) for shade in shades]
+    film = recorder.save(tmp_path / "film")
+    assert film == tmp_path / "film.mp4"
+    reader = ffmpeg.read_frames(str(film))
+    assert next(reader)["size"] == (60, 40)
+    frames = [np.frombuffer(frame, np.uint8) for frame in reader]
+    assert len(frames) == 12
+    assert all(abs(int(f.mean()) - int(shade)) <= 4 for f, shade in zip(frames, shades, strict=True))
+
+
+def test_an_export_is_small_and_acts_like_the_run(tmp_path: Path) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    out = pv.export(run.path, tmp_path / "agent")
+    assert {p.name for p in out.iterdir()} == {"agent.json", "config.json", "manifest.json", "weights.safetensors"}
+    observations = np.random.default_rng(0).integers(256, size=(20, 1, 10, 10), dtype=np.uint8)
+    actions = pv.load(run.path, "cpu").act(observations)
+    assert pv.load(out, "cpu").act(observations).equal(actions)
+    assert pv.evaluate(out, episodes=3) == pv.evaluate(run.path, episodes=3)
+    with pytest.raises(pv.InputError, match="exists already"):
+        pv.export(run.path, out)
+    record = json.loads((out / "agent.json").read_text())
+    assert record["step"] == 80
+    weights = bytearray((out / "weights.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (out / "weights.safetensors").write_bytes(weights)
+    with pytest.raises(pv.InputError, match="is damaged"):
+        pv.load(out)
