@@ -28,4 +28,9 @@ def run_summary(config: Config, returns: Sequence[float]) -> str:
             f"the paper at 100k steps: SPR {scores['spr'][name]:g}, PlayVirtual {scores['playvirtual'][name]:g}"
             + ("" if config.steps >= 100_000 else f"; this run has {config.steps} steps")
         )
+    for budget in published.DMC_BUDGETS:
+        scores = published.dmc_scores(budget)
+        if family == "dmc" and name in scores["playvirtual"]:
+            spr, ours = scores["spr"][name], scores["playvirtual"][name]
+            lines.append(f"the paper at {budget // 1000}k environment steps: SPR† {spr:g}, PlayVirtual {ours:g}")
     return "\n".join(lines)

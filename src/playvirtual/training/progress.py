@@ -47,7 +47,7 @@ class Bar:
 
     def begin(self, done: int) -> None:
         self._began, self._first = time.monotonic(), done
-        # Given here and not by an update, what was done before does not count as this session's speed.
+        # Given here and not by an update, what an earlier process did does not count as this one's speed.
         self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
         self._progress.start()
 
