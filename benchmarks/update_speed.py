@@ -43,7 +43,8 @@ def rows(quick: bool) -> Iterator[dict[str, Any]]:
 
 def measure(options: dict[str, Any], repeats: int, device: str) -> dict[str, Any]:
     """Milliseconds per update: median and spread over `repeats` blocks, seconds until the first one ran."""
-    torch.cuda.reset_peak_memory_stats()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     config = build(**options, device=device, min_size=FILL, steps=10 * FILL)
     training = Training(config)
     for _ in range(FILL):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from playvirtual.cli_study import add_report, add_sweep, experiments_text
+from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config
 from playvirtual.errors import InputError, Interrupted, RunError, unknown
 from playvirtual.flags import add_fields, given_fields
@@ -59,6 +59,7 @@ def _parser(words: Sequence[str]) -> Parser:
     _add_export(commands)
     _add_list(commands)
     add_sweep(commands, words)
+    add_probe(commands)
     add_report(commands)
     return parser
 

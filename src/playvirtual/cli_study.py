@@ -1,4 +1,4 @@
-"""The command line of studies: `sweep`, `report`, `list experiments`. Subcommands and their flags, no logic."""
+"""The command line of studies: `sweep`, `probe`, `report`, `list experiments`. Commands and flags, no logic."""
 
 from __future__ import annotations
 
@@ -60,6 +60,25 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
     add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
     parser.set_defaults(run=lambda options: _sweep(options, words))
+
+
+def add_probe(commands: Any) -> None:
+    """Adds `playvirtual probe`."""
+    parser = commands.add_parser(
+        "probe",
+        help="measure a trained agent beyond its score",
+        description="dynamics: the mean squared one-step error of the dynamics model in the latent space, on fresh "
+        "episodes of the trained agent. complexity: trainable parameters and the time of the updates. Prints the "
+        "paper's number beside it and writes RUN/probes.json, which the report reads.",
+        epilog="example: playvirtual probe runs/dmc-cheetah-run/spr/seed-1 dynamics",
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="RUN", help="a run folder")
+    parser.add_argument("what", metavar="dynamics|complexity")
+    parser.add_argument("--transitions", default="1000", metavar="N", help="dynamics: how many (default: 1000)")
+    parser.add_argument("--seed", metavar="N", help="dynamics: seed of the episodes (default: the run's)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.set_defaults(run=_probe)
 
 
 def add_report(commands: Any) -> None:
@@ -150,6 +169,15 @@ def _engine(options: argparse.Namespace) -> Any:
 
     share = None if options.gpus_per_run is None else coerce("gpus_per_run", float, options.gpus_per_run)
     return RayEngine(options.address, coerce("cpus_per_run", float, options.cpus_per_run), share)
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from playvirtual.study.probes import probe
+
+    transitions = coerce("transitions", int, options.transitions)
+    seed = None if options.seed is None else coerce("seed", int, options.seed)
+    print(probe(options.path, options.what, transitions=transitions, seed=seed, device=options.device))
+    return 0
 
 
 def _report(options: argparse.Namespace) -> int:

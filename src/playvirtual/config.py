@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from playvirtual.errors import InputError, unknown
@@ -25,9 +25,12 @@ METHODS = (
 PRESETS = ("paper", "reference")
 
 
-def option(help: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """A required field with a sentence for `--help` and the closed interval its value must lie in."""
-    return field(metadata={"help": help, "low": low, "high": high})
+def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:
+    """A field with a sentence for `--help` and the closed interval its value must lie in.
+
+    Only one that earlier versions did not write has a default: what their runs mean by its absence.
+    """
+    return field(metadata={"help": help, "low": low, "high": high}, default=default)
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,9 @@ class Config:
     agent: AgentConfig = option("the learner")
     replay: ReplayConfig = option("what is kept")
     evaluation: EvaluationConfig = option("how it is scored")
+    encoder_from: str = option(
+        "a run folder whose encoder is taken over and kept as it is, for RL alone; empty: none", default=""
+    )
 
 
 def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
@@ -277,6 +283,11 @@ def validated(config: Config) -> Config:
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "
             "number of actions such as 2A"
         )
+    if config.encoder_from and config.objective.K:
+        raise InputError(
+            f"encoder_from: a fixed encoder learns from no prediction, but K is {config.objective.K}; allowed: with "
+            "--method rl"
+        )
     agent = config.agent
     if not len(agent.channels) == len(agent.filters) == len(agent.strides):
         raise InputError(
@@ -334,6 +345,8 @@ def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
     values: dict[str, Any] = {}
     for f in fields(cls):
         kind = agent if f.name == "agent" else hints[f.name]
+        if f.name not in data and f.default is not MISSING:
+            continue
         if f.name not in data:
             raise InputError(f"config.json: the field {f.name!r} is missing")
         nested = is_dataclass(kind)

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """The user's to mend: a field, the value it was given, and what is allowed, in one line. Exit code 2."""
 
 
+class InUse(InputError):
+    """Another process holds the run folder."""
+
+
 class RunError(RuntimeError):
     """A run that had to stop: why, and its last good checkpoint, in one line. Exit code 1."""
 

@@ -21,7 +21,7 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
         if f.name in without:
             continue
         owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value == "" else value
         groups[owner].add_argument(
             "--" + f.name.replace("_", "-"),
             dest=f"field_{f.name}",

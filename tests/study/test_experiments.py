@@ -83,10 +83,26 @@ def test_a_bad_grid_is_named(text: str, message: str, tmp_path: Path) -> None:
         load(str(tmp_path / "grid.toml"))
 
 
-def test_the_list_names_every_experiment_and_what_is_not_built() -> None:
+def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() -> None:
     text = experiments_text()
     assert all(f"{name} " in text for name in EXPERIMENTS)
-    assert text.count("not built yet") == 2  # dynamics-mse, frozen-encoder
+    assert "needs the probe of each finished run, before the report: playvirtual probe RUN dynamics" in text
+    assert "not built" not in text
+
+
+def test_fixed_encoders_are_those_of_the_same_task_and_seed() -> None:
+    found = jobs(experiment("frozen-encoder"), suite("toy"), 2, Path("runs"))
+    folders = ["rl", "spr", "playvirtual", "rl-encoder_fromspr", "rl-encoder_fromplayvirtual"]
+    assert [job.path.parent.name for job in found[:5]] == folders
+    lent = [job for job in found if job.after is not None]
+    assert len(lent) == 8
+    for job in lent:
+        assert job.after in {other.path for other in found}
+        assert job.after.parent.parent == job.path.parent.parent  # the task
+        assert job.after.name == job.path.name  # the seed
+        assert job.config.encoder_from == str(job.after.resolve())
+    only = select(experiment("frozen-encoder"), "PlayVirtual Encoder")
+    assert [row.label for row in only.rows] == ["PlayVirtual", "PlayVirtual Encoder"]
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

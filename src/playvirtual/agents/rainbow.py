@@ -77,14 +77,7 @@ class Rainbow:
         self.virtual = self._virtual_trajectories() if self.views else None
 
         self.support = torch.linspace(-c.v_max, c.v_max, c.atoms, device=self.device)
-        self.optimizer = torch.optim.Adam(
-            self.online.parameters(),
-            lr=c.learning_rate,
-            betas=(c.adam_beta1, c.adam_beta2),
-            eps=c.adam_eps,
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
+        self.optimizer = self._adam()
         # Norms are limited part by part; the prediction head q is left alone.
         self.clipped: dict[str, list[nn.Parameter]] = {
             "stem": [*self.encoder.parameters(), *self.head.parameters()],
@@ -92,6 +85,17 @@ class Rainbow:
         }
         self.phases = c.target_period  # the last of so many updates is followed by the target
         self._losses = self.losses
+
+    def _adam(self) -> torch.optim.Adam:
+        c = self.config
+        return torch.optim.Adam(
+            [p for p in self.online.parameters() if p.requires_grad],
+            lr=c.learning_rate,
+            betas=(c.adam_beta1, c.adam_beta2),
+            eps=c.adam_eps,
+            fused=True,
+            capturable=self.device.type == "cuda",
+        )
 
     def _dynamics(self) -> nn.Module:
         if self.config.latent:
@@ -129,9 +133,20 @@ class Rainbow:
     @torch.no_grad()
     def values(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, |A|): what each action is expected to return."""
-        x = torch.as_tensor(observation, device=self.device).to(torch.get_default_dtype()) / 255.0
-        flat = self.q_values(self.head(self.encoder(x.reshape(-1, *x.shape[-3:])), noisy=explore))
-        return flat.reshape(*x.shape[:-3], flat.shape[-1])
+        images = torch.as_tensor(observation, device=self.device)
+        flat = self.q_values(self.head(self.latents(images.reshape(-1, *images.shape[-3:])), noisy=explore))
+        return flat.reshape(*images.shape[:-3], flat.shape[-1])
+
+    @torch.no_grad()
+    def latents(self, observation: Tensor | npt.NDArray[np.uint8]) -> Tensor:
+        """(N, C, H, W) uint8 observations -> (N, …): f(s), the pictures as they are."""
+        z: Tensor = self.encoder(torch.as_tensor(observation, device=self.device).to(torch.get_default_dtype()) / 255.0)
+        return z
+
+    @property
+    def dynamics(self) -> nn.Module | None:
+        """h, where there is prediction."""
+        return self.online["dm"] if self.K else None
 
     def q_values(self, logits: Tensor) -> Tensor:
         """(N, |A|, atoms) -> (N, |A|): the expectation of the return."""
@@ -232,9 +247,24 @@ class Rainbow:
         """Replaces the losses by their compiled version; the first update then takes a minute."""
         self._losses = torch.compile(self.losses)
 
+    def freeze_encoder(self) -> None:
+        """Takes the encoder out of training, before the first update."""
+        self.encoder.requires_grad_(False)
+        self.clipped["stem"] = [*self.head.parameters()]
+        self.optimizer = self._adam()
+
+    def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The encoder's part of what `state_dict` gave."""
+        return {k.removeprefix("encoder."): v for k, v in state["online"].items() if k.startswith("encoder.")}
+
+    def load_encoder(self, weights: Mapping[str, Tensor]) -> None:
+        """Gives the encoder and its target the weights of another agent's."""
+        for module in (self.encoder, self.target_encoder):
+            module.load_state_dict(weights)
+
     def parameter_count(self) -> int:
         """Trainable parameters."""
-        return sum(p.numel() for p in self.online.parameters())
+        return sum(p.numel() for p in self.online.parameters() if p.requires_grad)
 
     def weights(self) -> dict[str, Tensor]:
         """What acting needs: encoder and head."""

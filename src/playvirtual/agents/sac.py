@@ -95,7 +95,7 @@ class Sac:
             )
 
         optimizers = {
-            "critic": adam([*self.critic.parameters()], c.learning_rate, c.adam_beta1),
+            "critic": adam([p for p in self.critic.parameters() if p.requires_grad], c.learning_rate, c.adam_beta1),
             "actor": adam([*self.actor.parameters()], c.learning_rate, c.adam_beta1),
             "temperature": adam([self.log_alpha], c.temperature_learning_rate, c.temperature_beta1),
         }
@@ -119,6 +119,17 @@ class Sac:
             mean = mean + log_std.exp() * noise
         action = torch.tanh(mean)
         return action[0] if single else action
+
+    @torch.no_grad()
+    def latents(self, observation: Tensor | npt.NDArray[np.uint8]) -> Tensor:
+        """(N, C, H, W) uint8 observations -> (N, D): f(s) of the pictures' centres."""
+        z: Tensor = self.encoder(self.augment.centre(torch.as_tensor(observation, device=self.device)))
+        return z
+
+    @property
+    def dynamics(self) -> nn.Module | None:
+        """h, where there is prediction."""
+        return self.auxiliary.dm if self.auxiliary is not None else None
 
     def draw(self, batch: Experience) -> Draws:
         """All random numbers of one update, from this agent's own generator."""
@@ -262,6 +273,24 @@ class Sac:
         if self.auxiliary is not None:
             modules |= {"auxiliary": self.auxiliary.online, "momentum": self.auxiliary.momentum}
         return modules
+
+    def freeze_encoder(self) -> None:
+        """Takes the encoder out of training, before the first update; needs K = 0.
+
+        The actor's own latent layer on the encoder's convolutions goes on learning.
+        """
+        assert self.auxiliary is None
+        self.encoder.requires_grad_(False)
+        self.optimizers = self._optimizers()
+
+    def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The encoder's part of what `state_dict` gave."""
+        return {k.removeprefix("encoder."): v for k, v in state["critic"].items() if k.startswith("encoder.")}
+
+    def load_encoder(self, weights: Mapping[str, Tensor]) -> None:
+        """Gives the encoder and its target the weights of another agent's."""
+        for module in (self.encoder, self.target_critic.encoder):
+            module.load_state_dict(weights)
 
     def parameter_count(self) -> int:
         """Trainable parameters, each counted once."""

@@ -22,6 +22,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
     actions: Actions = "any"  # on which tasks the row is run
     published: tuple[str, str] | None = None  # (study, setting) in published/ablations.csv
+    encoder_of: str = ""  # label of the row whose run of the same task and seed lends its encoder, which stays fixed
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Appendix, dynamics",
             MAIN,
             ANALYSED,
-            "a probe of the latent prediction error over 1000 transitions, not built yet: the sweep trains the "
-            "agents, the report shows their scores",
+            "the probe of each finished run, before the report: playvirtual probe RUN dynamics",
         ),
         Experiment(
             "frozen-encoder",
@@ -210,12 +210,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "Appendix, representations",
             (
                 Row("None", "rl"),
-                Row("Baseline (to take its encoder)", "spr"),
-                Row("PlayVirtual (likewise)", "playvirtual"),
+                *MAIN,
+                Row("Baseline Encoder", "rl", encoder_of="SPR"),
+                Row("PlayVirtual Encoder", "rl", encoder_of="PlayVirtual"),
             ),
             ANALYSED,
-            "training RL on a fixed pretrained encoder, not built yet: the sweep trains the row None and the two "
-            "agents whose encoders are wanted",
+            "two stages, which the sweep keeps in order: SPR and PlayVirtual first, then RL on their fixed encoders",
         ),
         Experiment("minatar", "RL, SPR and PlayVirtual on MinAtar", "this project", COMPARED, ("minatar",)),
         Experiment("toy", "RL, SPR and PlayVirtual on the built-in toys", "this project", COMPARED, ("toy",)),

@@ -26,6 +26,7 @@ class Job:
     config: Config
     options: Mapping[str, Any]  # what makes `config` of the task's, method's and preset's own values
     path: Path
+    after: Path | None = None  # the run that must be finished first, since its encoder is taken over
 
     @property
     def title(self) -> str:
@@ -75,31 +76,43 @@ def jobs(
         for entry in tasks:
             kind = "discrete" if isinstance(base(entry.task).agent, RainbowConfig) else "continuous"
             for row in (r for r in grid.rows if r.actions in ("any", kind)):
-                job = _job(row, entry, seed, out, preset, options or {})
+                job = _job(grid, row, entry, seed, out, preset, options or {})
                 found.setdefault(job.path, job)
     if not found:
         raise InputError(f"experiment: {grid.name!r} has no row for these tasks")
     return list(found.values())
 
 
-def _job(row: Row, entry: SuiteTask, seed: int, out: Path, preset: str, options: Mapping[str, Any]) -> Job:
+def _job(
+    grid: Experiment, row: Row, entry: SuiteTask, seed: int, out: Path, preset: str, options: Mapping[str, Any]
+) -> Job:
     """The folder is named by what the row and the suite change; `options` are the whole study's.
 
     They do not touch what makes a method itself: --K 3 leaves RL without prediction.
     """
-    of_row = {**entry.options, **row.options}
+    after = _job(grid, _lender(grid, row), entry, seed, out, preset, options).path if row.encoder_of else None
+    taken = {"encoder_from": str(after.resolve())} if after is not None else {}  # engines have folders of their own
+    of_row = {**entry.options, **row.options, **taken}
     named = build(entry.task, method=row.method, preset=preset, **of_row)
     free = {name: value for name, value in options.items() if name not in METHOD_CHANGES[row.method]}
-    wanted = {**entry.options, **free, **row.options, "seed": seed}
+    wanted = {**entry.options, **free, **row.options, **taken, "seed": seed}
     config = build(entry.task, method=row.method, preset=preset, **wanted)
     folder = folder_name(row.method, preset, changes(to_dict(named)))
     path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
     values = flat(to_dict(config))
-    return Job(row.label, config, {name: values[name] for name in wanted}, path)
+    return Job(row.label, config, {name: values[name] for name in wanted}, path, after)
+
+
+def _lender(grid: Experiment, row: Row) -> Row:
+    """The row whose runs lend their encoders to the runs of `row`."""
+    lenders = {r.label: r for r in grid.rows if not r.encoder_of}
+    if row.encoder_of not in lenders:
+        raise unknown(f"row {row.label!r}: encoder_of", row.encoder_of, lenders)
+    return lenders[row.encoder_of]
 
 
 def select(grid: Experiment, rows: str | None) -> Experiment:
-    """The grid with only the rows whose label or method is in the comma-separated list."""
+    """The grid with only the rows whose label or method is in the comma-separated list, and those they build on."""
     if rows is None:
         return grid
     names = [name.strip() for name in rows.split(";" if ";" in rows else ",")]
@@ -107,7 +120,9 @@ def select(grid: Experiment, rows: str | None) -> Experiment:
     for name in names:
         if name not in known:
             raise unknown("rows", name, known)
-    return replace(grid, rows=tuple(row for row in grid.rows if {row.label, row.method} & set(names)))
+    wanted = [row for row in grid.rows if {row.label, row.method} & set(names)]
+    lending = {row.encoder_of for row in wanted}
+    return replace(grid, rows=tuple(row for row in grid.rows if row in wanted or row.label in lending))
 
 
 def chosen_tasks(grid: Experiment, names: str | None) -> tuple[SuiteTask, ...]:

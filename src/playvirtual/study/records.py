@@ -37,6 +37,7 @@ class Record:
     timing: dict[str, float]  # seconds in all and by part
     versions: dict[str, str]
     videos: tuple[Path, ...]
+    dynamics_mse: float | None = None  # what `playvirtual probe` found of the finished agent
 
     @property
     def score(self) -> float:
@@ -100,7 +101,22 @@ def read(path: Path) -> Record:
         timing={k: float(v) for k, v in timing[-1].items() if isinstance(v, int | float)} if timing else {},
         versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
         videos=tuple(sorted(p for p in (path / "videos").glob("*") if p.suffix in VIDEO_KINDS)),
+        dynamics_mse=_dynamics_mse(path / "probes.json", steps),
     )
+
+
+def _dynamics_mse(path: Path, steps: int) -> float | None:
+    """The dynamics model's error after the run's last step; None where that was not probed."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("dynamics")
+        value = float(found["mse"]) if found is not None and int(found["step"]) >= steps else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"probes.json cannot be read ({error}); remove it and probe the run again") from None
+    if value is not None and not math.isfinite(value):
+        raise ValueError("probes.json: the error of the dynamics model is not finite")
+    return value
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from playvirtual.study import completeness, plots, score_tables
 from playvirtual.study.ablation_tables import ablation_tables
+from playvirtual.study.analysis_tables import analysis_tables
 from playvirtual.study.complexity import complexity_table
 from playvirtual.study.records import Problem, Record, collect
 from playvirtual.study.sections import Comparison, Section, sections
@@ -72,6 +73,7 @@ def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Wri
         for section in found:
             _write_section(page, section)
     _write_ablations(page, found)
+    _write_analyses(page, found)
     _write_time(page, found)
     _write_rest(page, records, problems, found)
     target = out / "index.html"
@@ -139,6 +141,14 @@ def _write_ablations(page: Page, found: Sequence[Section]) -> None:
     tables = ablation_tables(found)
     if tables:
         page.heading("ablations", "Ablations")
+        for table in tables:
+            page.table(table)
+
+
+def _write_analyses(page: Page, found: Sequence[Section]) -> None:
+    tables = analysis_tables(found)
+    if tables:
+        page.heading("analyses", "Analyses")
         for table in tables:
             page.table(table)
 

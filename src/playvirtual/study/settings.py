@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from playvirtual.config import Config, to_dict
@@ -15,6 +16,8 @@ RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
 SPEED_ALONE = frozenset(
     ("agent_kind", "device", "threads", "capture", "log_every", "lanes", "checkpoint_every", "video_at_evaluation")
 )
+# What runs of earlier versions mean by a field they lack.
+ADDED = {"encoder_from": ""}
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +40,8 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     default = _defaults(str(record["task"]), str(record["method"]), str(record["preset"]))
     given = flat(record)
+    if given.get("encoder_from"):
+        given["encoder_from"] = origin(str(given["encoder_from"]))
     return {
         name: given[name]
         for name, value in default.items()
@@ -46,13 +51,21 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Config, *, finished: bool) -> list[str]:
     """Lines "name: old → new" for the fields that differ; of a finished run only those that decide its numbers."""
-    before, after = flat(old), flat(to_dict(new))
+    before, after = {**ADDED, **flat(old)}, flat(to_dict(new))
     free = SPEED_ALONE if finished else frozenset()
+    if finished:  # runs that were moved together are what they were
+        before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
     return [
         f"{name}: {before.get(name, 'absent')} → {value}"
         for name, value in after.items()
         if name not in free and before.get(name, "absent") != value
     ]
+
+
+def origin(run: str) -> str:
+    """The setting that a run folder is named after: "spr" of runs/dmc-cheetah-run/spr/seed-1."""
+    path = Path(run)
+    return path.parent.name if re.fullmatch(r"seed-\d+", path.name) else path.name
 
 
 def setting_name(method: str, preset: str, changed: Mapping[str, Any]) -> str:

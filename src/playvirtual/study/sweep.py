@@ -97,27 +97,40 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
     finished, to_do, unreadable = sort_out(jobs)
     result = Result(skipped=finished, failed=unreadable)
     waiting, running = deque(to_do), dict[Path, Job]()
+    undone = {job.path for job in to_do}  # and not given up
     attempts: dict[Path, int] = {}
     display.begin(len(jobs), len(finished))
+
+    def give_up(path: Path, error: str) -> None:
+        """The run will not end, nor will those that wait for it."""
+        result.failed[path] = error
+        undone.discard(path)
+        for job in [job for job in waiting if job.after == path]:
+            waiting.remove(job)
+            display.ended(job, reason := f"needs {path}, which has failed", again=False)
+            give_up(job.path, reason)
+
     try:
         with _signals_raise():
+            for path, error in unreadable.copy().items():
+                give_up(path, error)
             while waiting or running:
-                while waiting and engine.room():
-                    job = waiting.popleft()
+                while engine.room() and (job := _next(waiting, undone)) is not None:
                     running[job.path] = job
                     attempts[job.path] = attempts.get(job.path, 0) + 1
                     engine.start(job)
                     display.started(job, attempts[job.path])
-                for job, error in engine.wait(POLL):
+                for job, failure in engine.wait(POLL):
                     del running[job.path]
-                    again = error is not None and attempts[job.path] <= retries
-                    display.ended(job, error, again=again)
-                    if error is None:
+                    again = failure is not None and attempts[job.path] <= retries
+                    display.ended(job, failure, again=again)
+                    if failure is None:
                         result.finished.append(job)
+                        undone.discard(job.path)
                     elif again:
                         waiting.append(job)
                     else:
-                        result.failed[job.path] = error
+                        give_up(job.path, failure)
                 display.refresh()
     except Stopped as stop:
         result.stopped_by, result.waiting = stop.number, [*running.values(), *waiting]
@@ -125,6 +138,14 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
         display.close()
         engine.stop()
     return result
+
+
+def _next(waiting: deque[Job], undone: set[Path]) -> Job | None:
+    """Takes out the first run that waits for no other."""
+    job = next((job for job in waiting if job.after not in undone), None)
+    if job is not None:
+        waiting.remove(job)
+    return job
 
 
 @contextmanager

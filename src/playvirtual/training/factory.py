@@ -22,7 +22,24 @@ def make_agent(
     seed: int,
     generator: torch.Generator | None = None,
 ) -> Agent:
-    """An untrained agent; `seed` decides its weights and leaves the global random state untouched."""
+    """An untrained agent; `seed` decides its weights and leaves the global random state untouched.
+
+    With `encoder_from` its encoder takes no part in training; pretrained.py gives it its weights.
+    """
+    made = _make(config, observation_shape, action_space, device, seed, generator)
+    if config.encoder_from:
+        made.freeze_encoder()
+    return made
+
+
+def _make(
+    config: Config,
+    observation_shape: tuple[int, int, int],
+    action_space: ActionSpace,
+    device: torch.device,
+    seed: int,
+    generator: torch.Generator | None,
+) -> Agent:
     agent, objective = config.agent, config.objective
     bf16 = config.precision == "bf16" and device.type == "cuda"
     with torch.random.fork_rng(devices=[]):

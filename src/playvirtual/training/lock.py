@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, InUse
 
 NAME = "run.lock"
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Holds the run folder for this process; raises an InputError if another one does."""
+    """Holds the run folder for this process; raises `InUse` if another one does."""
     try:
         descriptor = os.open(run / NAME, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -25,9 +25,7 @@ def locked(run: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(descriptor, 64).decode(errors="replace").strip() or "another process"
-            raise InputError(
-                f"run_dir: {str(run)!r} is in use by {holder}; allowed: one process per run folder"
-            ) from None
+            raise InUse(f"run_dir: {str(run)!r} is in use by {holder}; allowed: one process per run folder") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from playvirtual.training.devices import resolve, set_precision
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import Agent, make_agent
 from playvirtual.training.learner import Learner
+from playvirtual.training.pretrained import check_source, take_encoder
 from playvirtual.training.sources import make_source
 
 
@@ -29,6 +31,8 @@ class Training:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        if config.encoder_from:
+            check_source(config)
         device = resolve(config.device)
         if device.type == "cpu" and config.threads:
             torch.set_num_threads(config.threads)
@@ -43,6 +47,8 @@ class Training:
         self.agent = make_agent(
             config, self.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
         )
+        if config.encoder_from:
+            take_encoder(self.agent, Path(config.encoder_from))
         # What `steps`, schedules and evaluation intervals count of one agent step.
         self.unit = config.environment.action_repeat if config.step_unit == "environment" else 1
         # Room for one closing entry per time limit is not worth a formula: a run shorter than the ring needs no more.

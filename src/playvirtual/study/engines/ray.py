@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, InUse
 from playvirtual.study.engines import Outcome
 from playvirtual.study.grids import Job
 
@@ -86,9 +86,9 @@ def _train(arguments: Mapping[str, Any]) -> None:
         try:
             train(**arguments, quiet=True, resume=True)
             return
-        except InputError as error:
+        except InUse:
             # The worker of a lost node lives on for some seconds and holds its run folder until it ends.
-            if "is in use by" not in str(error) or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
 
