@@ -48,6 +48,10 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
+class Changed(InputError):
+    """The folder holds a run of another configuration."""
+
+
 class Stopped(Exception):
     """A signal asked the sweep to stop."""
 
@@ -68,7 +72,7 @@ def state(job: Job) -> State:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
     finished = bool(steps) and steps[-1] >= job.config.steps
     if changed := differences(record, job.config, finished=finished):
-        raise InputError(
+        raise Changed(
             f"run: {str(job.path)!r} was made with another configuration ({'; '.join(changed)}); "
             "choose another --out, or remove it"
         )
@@ -83,9 +87,9 @@ def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]
     for job in jobs:
         try:
             (finished if state(job) == "finished" else to_do).append(job)
+        except Changed:
+            raise
         except InputError as error:
-            if "another configuration" in str(error):
-                raise
             unreadable[job.path] = str(error)
     return finished, to_do, unreadable
 
