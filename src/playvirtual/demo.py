@@ -12,6 +12,7 @@ import playvirtual as pv
 from playvirtual.presets import build
 from playvirtual.study.curves import learning_curve
 from playvirtual.training.evaluate import Policy, evaluate
+from playvirtual.training.loop import Training
 from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.video import Recorder
 
@@ -40,17 +41,19 @@ def main() -> int:
 
     folder = RunFolder.open(run_path)
     chance = float(np.mean(evaluate(random_policy(3, seed=0), config, episodes=500, seed=0)))
-    evaluations = folder.lines("evaluations")
+    untrained = Training(config)
+    before = float(np.mean(untrained.evaluate(untrained.policy())))
+    untrained.close()
     recorder = Recorder(limit=200)
     pv.evaluate(run_path, episodes=config.evaluation.lanes, device="cpu", watcher=recorder)
     learning_curve(folder, FOLDER / "learning-curve.png", random_score=chance)
     for seed in range(1, 8):  # seven more games, so that the animation shows more than one drop
         pv.evaluate(run_path, episodes=1, seed=seed, device="cpu", watcher=recorder)
     recorder.save_gif(FOLDER / "play.gif")
-    first, last = evaluations[0], evaluations[-1]
+    last = folder.lines("evaluations")[-1]
     print(f"\nscore in {TASK} (+1 caught, −1 missed):")
     print(f"  random play            {chance:+.2f}")
-    print(f"  before learning        {first['mean']:+.2f}   (step {first['step']})")
+    print(f"  before learning        {before:+.2f}")
     print(f"  after {last['step']:>6} steps     {last['mean']:+.2f}   ({len(last['returns'])} games)")
     print(f"\nlearning curve: {FOLDER / 'learning-curve.png'}\nthe agent at play: {FOLDER / 'play.gif'}")
     return 0
