@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from datetime import timedelta
 from typing import Protocol
 
@@ -28,6 +29,23 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
+class Rate:
+    """Steps per second over the last half minute: random play before learning is faster than what follows."""
+
+    def __init__(self, done: int, window: float = 30.0) -> None:
+        self._window = window
+        self._seen = deque([(time.monotonic(), done)])
+
+    def __call__(self, done: int) -> float:
+        now = time.monotonic()
+        if now - self._seen[-1][0] >= 0.5:
+            self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        return (done - before) / max(now - then, 1e-9)
+
+
 class Bar:
     """A live bar for terminals: steps, rate, time left, the last return and evaluation."""
 
@@ -46,14 +64,14 @@ class Bar:
         self._title, self._total = title, total
 
     def begin(self, done: int) -> None:
-        self._began, self._first = time.monotonic(), done
+        self._rate = Rate(done)
         # Given here and not by an update, what an earlier process did does not count as this one's speed.
         self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
         self._progress.start()
 
     def step(self, done: int, note: str) -> None:
-        rate = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
-        self._progress.update(self._task, completed=done, note=note, rate=f"{rate:.0f}/s")
+        rate = f"{self._rate(done):.3g}/s"
+        self._progress.update(self._task, completed=done, note=note, rate=rate)
 
     def close(self) -> None:
         self._progress.stop()
@@ -66,16 +84,15 @@ class Lines:
         self._title, self._total, self._every = title, total, every
 
     def begin(self, done: int) -> None:
-        self._began = self._last = time.monotonic()
-        self._first = done
+        self._last = time.monotonic()
+        self._rate = Rate(done)
 
     def step(self, done: int, note: str) -> None:
-        now = time.monotonic()
+        now, rate = time.monotonic(), self._rate(done)
         if now - self._last >= self._every or done >= self._total:
             self._last = now
-            rate = (done - self._first) / max(now - self._began, 1e-9)
             left = timedelta(seconds=round((self._total - done) / rate)) if rate > 0 else "?"
-            parts = [f"{done}/{self._total} steps", f"{rate:.0f}/s", f"{left} left", *([note] if note else [])]
+            parts = [f"{done}/{self._total} steps", f"{rate:.3g}/s", f"{left} left", *([note] if note else [])]
             print(f"{self._title}: {', '.join(parts)}", flush=True)
 
     def close(self) -> None:
