@@ -10,6 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from playvirtual.replay.records import columns, layout_of
+from playvirtual.replay.writer import Writer
+
 
 class Replay:
     """Entries (frame, action, reward, terminal) in the order of time, `capacity` of them, on one device.
@@ -43,12 +46,17 @@ class Replay:
             return torch.zeros(capacity, *shape, dtype=dtype, device=self.device)
 
         self.frames = zeros(*frame_shape, dtype=torch.uint8)
-        self.actions = zeros(dtype=torch.int64) if action_size is None else zeros(action_size, dtype=torch.float32)
-        self.rewards = zeros(dtype=torch.float32)
-        self.terminals = zeros(dtype=torch.bool)
-        self.acted = zeros(dtype=torch.bool)  # False: a closing entry, no action followed
-        self.episodes = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
-        self.numbers = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)  # of the entries here
+        layout = layout_of(action_size)
+        records = zeros(layout.itemsize, dtype=torch.uint8)
+        column = columns(records, layout)
+        self.actions = column["actions"]  # (capacity,) int64 or (capacity, action_size) float32
+        self.rewards = column["rewards"]
+        self.terminals = column["terminals"]
+        self.acted = column["acted"]  # False: a closing entry, no action followed
+        self.episodes = column["episodes"].fill_(-1)
+        self.numbers = column["numbers"].fill_(-1)  # of the entries here
+        self._writer = Writer(self.frames, records, layout)
+        self._no_action = np.zeros(self.actions.shape[1:], np.float32)
         self._positions = torch.arange(capacity, device=self.device)
         self._head = torch.zeros((), dtype=torch.int64, device=self.device)  # `head`, for the device to read
 
@@ -77,7 +85,7 @@ class Replay:
 
     def close(self, last: npt.NDArray[np.uint8]) -> None:
         """Ends the episode without a terminal; `last` is the frame to bootstrap from."""
-        self._write(last, np.zeros(self.actions.shape[1:]), 0.0, terminal=False, acted=False)
+        self._write(last, self._no_action, 0.0, terminal=False, acted=False)
         self._episode += 1
 
     def _write(
@@ -90,16 +98,8 @@ class Replay:
         acted: bool,
     ) -> int:
         position = self.head % self.capacity
-        self.frames[position].copy_(torch.from_numpy(np.ascontiguousarray(frame)))
-        if self.actions.dim() == 1:
-            self.actions[position] = int(np.asarray(action))
-        else:
-            self.actions[position].copy_(torch.from_numpy(np.asarray(action, dtype=np.float32)))
-        self.rewards[position] = reward
-        self.terminals[position] = terminal
-        self.acted[position] = acted
-        self.episodes[position] = self._episode
-        self.numbers[position] = self.head
+        # In the order of the record's layout.
+        self._writer.write(position, frame, (action, reward, terminal, acted, self._episode, self.head))
         self.head += 1
         self._head.fill_(self.head)
         return position
@@ -107,7 +107,8 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the frames, of the entries written so far; the frames are too many to copy."""
         n = len(self)
-        return {"head": self.head, "episode": self._episode, **{k: v[:n] for k, v in self._columns().items()}}
+        written = {name: column[:n].contiguous() for name, column in self._columns().items()}
+        return {"head": self.head, "episode": self._episode, **written}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave, in place; `frames` is the caller's to fill."""

@@ -39,11 +39,17 @@ class Priorities:
         while self._followed < self.replay.head:
             entry = self._followed
             if entry >= capacity:  # it replaced an older one, which the next stack − 1 entries need for their frames
-                self.values[torch.arange(entry, entry + stack, device=self.values.device) % capacity] = 0.0
-            ready = entry - self.span
-            if ready >= 0:
-                self.values[ready % capacity] = self.replay.acted[ready % capacity].to(self.values.dtype)
+                self._forget(entry % capacity, stack)
+            if entry >= self.span:
+                ready = (entry - self.span) % capacity
+                self.values[ready].copy_(self.replay.acted[ready])  # one launch, and the host need not know the flag
             self._followed += 1
+
+    def _forget(self, start: int, count: int) -> None:
+        """Gives weight 0 to `count` positions from `start` on, around the ring's seam where there is one."""
+        self.values[start : start + count].zero_()
+        if start + count > len(self.values):
+            self.values[: start + count - len(self.values)].zero_()
 
     def sample(self, count: int, beta: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """(count,) positions and their importance weights."""
