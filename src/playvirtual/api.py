@@ -12,6 +12,7 @@ from playvirtual.config import Config, with_values
 from playvirtual.errors import InputError
 from playvirtual.presets import build
 from playvirtual.training import checkpoint
+from playvirtual.training.acting import Acting
 from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Watcher
 from playvirtual.training.evaluate import evaluate as play_episodes
@@ -97,7 +98,8 @@ def evaluate(
     config = RunFolder.open(path).config()
     agent = load(path, device)
     chosen = config.seed if seed is None else seed
-    policy = greedy(agent, config.evaluation.epsilon, np.random.default_rng([chosen, 1]))
+    acting = Acting(agent, capture=config.capture != "off")
+    policy = greedy(acting, config.evaluation.epsilon, np.random.default_rng([chosen, 1]))
     with torch.no_grad():
         return play_episodes(
             policy,

@@ -38,14 +38,14 @@ class FrameStack:
 
     def push(self, frames: Frames, lanes: Sequence[int] | Flags | None = None) -> Frames:
         """Appends each lane's newest frame, (N, C, H, W), or that of some lanes; returns `observations`."""
-        pushed = np.arange(len(self._history)) if lanes is None else self._indices(lanes)
-        if lanes is None:
+        pushed = slice(None) if lanes is None else self._indices(lanes)
+        if isinstance(pushed, slice):
             _append(self._history, frames)
         else:
             for lane, frame in zip(pushed, frames, strict=True):
                 _append(self._history[lane : lane + 1], frame)
-        first = pushed[self._empty[pushed]]
-        if self._repeat_first and len(first):
+        if self._repeat_first and self._empty[pushed].any():
+            first = np.arange(len(self._empty))[pushed][self._empty[pushed]]
             self._history[first] = self._history[first, -1:]
         self._empty[pushed] = False
         return self._observations

@@ -20,6 +20,7 @@ from playvirtual.study import records
 from playvirtual.study.complexity import parameters
 from playvirtual.study.settings import changes, setting_name
 from playvirtual.training import checkpoint
+from playvirtual.training.acting import Acting
 from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
@@ -70,7 +71,7 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     assert agent.dynamics is not None
     agent.dynamics.eval()
     chosen = config.seed if seed is None else seed
-    policy = greedy(agent, config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
+    policy = greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
     return mean_squared_error(agent.latents, agent.dynamics, _play(policy, config, transitions, chosen), agent.device)
 
 

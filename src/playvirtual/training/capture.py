@@ -1,4 +1,4 @@
-"""Turning an update into one launch: CUDA graphs, captured once per phase and replayed."""
+"""Turning much work into one launch: CUDA graphs, captured once per phase and replayed."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class CapturedPhases:
 
     def _eagerly(self, phase: int) -> None:
         # Warm-ups run on a side stream because a capture will.
-        self._stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self._stream.device)  # of this device, which need not be the first
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             self._work(phase)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        current.wait_stream(self._stream)
 
     def _capture(self, phase: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()

@@ -18,9 +18,10 @@ from playvirtual.envs.protocol import Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
+from playvirtual.training.acting import Acting
 from playvirtual.training.devices import resolve, set_precision
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
-from playvirtual.training.factory import Agent, make_agent
+from playvirtual.training.factory import make_agent
 from playvirtual.training.learner import Learner
 from playvirtual.training.pretrained import check_source, take_encoder
 from playvirtual.training.sources import make_source
@@ -60,6 +61,9 @@ class Training:
         self.replay = Replay(capacity, self.env.frame_shape, stack, action_size, device, repeat_first=repeat)
         self.source = make_source(config, self.replay, self.generator)
         self.learner = Learner(config, self.agent, self.source, self.generator)
+        captures = config.capture != "off"
+        self.explore = Acting(self.agent, explore=True, capture=captures)
+        self._exploit = Acting(self.agent, capture=captures)
         self.stack = FrameStack(1, stack, self.env.frame_shape, repeat_first=repeat)
 
         self.step = 0  # agent steps taken
@@ -112,7 +116,7 @@ class Training:
         self.replay.add(
             frame,
             action[0],
-            float(np.clip(reward, -clip, clip)) if clip else reward,
+            min(max(reward, -clip), clip) if clip else reward,
             terminal=terminal,
             last=result.frames[0] if over and not terminal else None,
         )
@@ -137,7 +141,7 @@ class Training:
     def _choose(self) -> npt.NDArray[np.generic]:
         """(1,) or (1, A): random play until the replay has its minimum, the exploring agent after that."""
         if self.step >= self.config.replay.min_size:
-            return self.agent.act(self.stack.observations, explore=True).cpu().numpy()
+            return self.explore(self.stack.observations)
         space = self.env.action_space
         if isinstance(space, spaces.Discrete):
             return self.random.integers(space.n, size=1)
@@ -180,7 +184,7 @@ class Training:
     def policy(self) -> Policy:
         """The agent as it is evaluated at this step."""
         random = np.random.default_rng([self.config.seed, self.counted])
-        return greedy(self.agent, self.config.evaluation.epsilon, random)
+        return greedy(self._exploit, self.config.evaluation.epsilon, random)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, but the replay's frames."""
@@ -236,14 +240,15 @@ class Training:
         return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
 
 
-def greedy(agent: Agent, epsilon: float, random: np.random.Generator) -> Policy:
-    """The agent without exploration noise; with chance ε a discrete action is replaced by a random one."""
+def greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
+    """The agent as `act` has it; with chance ε a discrete action is replaced by a random one."""
+    space = act.agent.actions
 
     def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
-        actions: npt.NDArray[np.generic] = agent.act(observations).cpu().numpy()
-        if epsilon > 0 and isinstance(agent.actions, DiscreteActions):
+        actions = act(observations)
+        if epsilon > 0 and isinstance(space, DiscreteActions):
             replaced = random.random(len(actions)) < epsilon
-            actions = np.where(replaced, random.integers(agent.actions.n, size=len(actions)), actions)
+            actions = np.where(replaced, random.integers(space.n, size=len(actions)), actions)
         return actions
 
     return policy
