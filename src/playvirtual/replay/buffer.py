@@ -57,7 +57,6 @@ class Replay:
         self.numbers = column["numbers"].fill_(-1)  # of the entries here
         self._writer = Writer(self.frames, records, layout)
         self._no_action = np.zeros(self.actions.shape[1:], np.float32)
-        self._positions = torch.arange(capacity, device=self.device)
         self._head = torch.zeros((), dtype=torch.int64, device=self.device)  # `head`, for the device to read
 
     def __len__(self) -> int:
@@ -126,11 +125,10 @@ class Replay:
 
         `within_episode` asks in addition that those entries belong to the same episode.
         """
-        age = torch.remainder(self._head - 1 - self._positions, self.capacity)  # 0: the newest entry
-        size = self._head.clamp_max(self.capacity)
+        newest = self._head - 1 - span
         # A full ring has lost the frames before its oldest entries: these have no complete frame stack.
-        oldest = torch.where(self._head > self.capacity, size - (self.frame_stack - 1), size)
-        ok = (age >= span) & (age < oldest) & self.acted
+        oldest = (self._head > self.capacity) * (self._head - self.capacity + self.frame_stack - 1)
+        ok = (self.numbers >= oldest) & (self.numbers <= newest) & self.acted
         if within_episode:
             ok = ok & (self.episodes == self.episodes.roll(-span))
         return ok
