@@ -93,7 +93,7 @@ def test_a_frame_is_drawn_once_per_action_and_never_for_a_lane_that_is_over(sett
     from dm_control.mujoco import Camera
 
     config = settings(image_size=32, grayscale=True, action_repeat=8, max_episode_frames=24)
-    environment = make("dmc/cartpole-swingup", 2, training=True, config=config)
+    environment = make("dmc/cartpole-swingup", 2, training=True, config=config, workers=1)
     draw, drawings = Camera.render, []
     monkeypatch.setattr(Camera, "render", lambda camera: drawings.append(camera) or draw(camera))
     environment.reset([0], [0])
