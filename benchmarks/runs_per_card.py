@@ -189,6 +189,8 @@ def main() -> None:
     print(f"a run: the preset's steps at the rate measured here, and {options.evaluation_seconds:.0f} s of evaluation")
     settings = {"config": config, "warm": options.warm}
     rows = []
+    if cards and mps.runs_already():
+        print("an MPS daemon runs already: all rows are under it")
     if options.mps != "on" or not cards:
         alone = {"CUDA_VISIBLE_DEVICES": cards[0]} if cards else {}
         rows += measure(options, settings, {**threads, **alone}, "without MPS", compiled=False)
