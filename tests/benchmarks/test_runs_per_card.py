@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "runs_per_card.py"
+if not SCRIPT.exists():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
 
 
 def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -> None:

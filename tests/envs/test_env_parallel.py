@@ -143,6 +143,16 @@ def test_no_process_outlives_the_caller(number):
     assert ("closed" in output) == (number == signal.SIGINT)
 
 
+def test_a_machine_that_cannot_draw_is_one_line_before_any_process_starts():
+    code = SCRIPT.split("environment.reset")[0].replace("environment = ", "try: ")
+    code += "except ValueError as error: print(error)"
+    environment = {**os.environ, "MUJOCO_GL": "disabled"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert "MUJOCO_GL: 'disabled' cannot draw here" in done.stdout
+    assert done.stderr == ""
+
+
 def test_the_processes_never_load_pytorch():
     """It would cost each of them a second and hundreds of megabytes."""
     code = "import sys, playvirtual.envs.lane_worker, playvirtual.envs.dmc; print('torch' in sys.modules)"
