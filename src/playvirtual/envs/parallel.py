@@ -39,8 +39,8 @@ def cores() -> int:
 class ParallelLanes:
     """The same `Environment` as `Lanes`, to the bit, shared out over `workers` processes.
 
-    Processes and not threads: half of what a DMControl step costs beside drawing is Python, which threads would
-    take in turns, and an EGL context is at home in one thread. They are started afresh with this interpreter, so
+    Processes and not threads: a DMControl step is, beside the drawing, mostly Python, which threads would take in
+    turns, and an EGL context is at home in one thread. They are started afresh with this interpreter, so
     that nothing of the caller (CUDA, its main module) is needed in them or can be harmed, and they end when the
     pipe to them is closed, however this process ends. After an error in one of them only `close` is left.
     """
