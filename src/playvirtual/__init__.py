@@ -7,11 +7,15 @@
 ...                              actions=space, horizon=9, copies=12)   # doctest: +SKIP
 """
 
-from playvirtual.api import evaluate, export, load, resume, train
-from playvirtual.errors import InputError, Interrupted, RunError
-from playvirtual.method import VirtualTrajectories
-from playvirtual.presets import build
-from playvirtual.training.session import Run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playvirtual.api import evaluate, export, load, resume, train
+    from playvirtual.errors import InputError, Interrupted, RunError
+    from playvirtual.method import VirtualTrajectories
+    from playvirtual.presets import build
+    from playvirtual.training.session import Run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,3 +31,23 @@ __all__ = [
     "resume",
     "train",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
+    **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
+    "VirtualTrajectories": "playvirtual.method",
+    "build": "playvirtual.presets",
+    "Run": "playvirtual.training.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Brings a name when it is first asked for: a process that only plays an environment needs no PyTorch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,6 +14,7 @@ from playvirtual.errors import InputError, unknown
 from playvirtual.flags import add_fields, given_fields
 
 ENGINES = ("local", "ray")
+MPS = ("auto", "on", "off")
 DEFAULT_TASK = "atari/pong"  # whose flags `sweep --help` shows when nothing says better
 SWEEP_HELP = """\
 Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
@@ -55,6 +56,7 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
     engine.add_argument("--engine", default="local", metavar="|".join(ENGINES), help="default: local, this machine")
     engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
     engine.add_argument("--per-gpu", default="1", metavar="N", help="local: runs that share a GPU (default: 1)")
+    engine.add_argument("--mps", default="auto", metavar="|".join(MPS), help="local: NVIDIA's MPS for runs that share")
     engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
     engine.add_argument("--cpus-per-run", default="1", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
@@ -159,7 +161,8 @@ def _local(options: argparse.Namespace) -> Any:
 
     workers = None if options.workers is None else coerce("workers", int, options.workers)
     device = given_fields(options).get("device")
-    return LocalEngine(workers, coerce("per_gpu", int, options.per_gpu), use_gpus=device != "cpu")
+    per_gpu = coerce("per_gpu", int, options.per_gpu)
+    return LocalEngine(workers, per_gpu, use_gpus=device != "cpu", mps=options.mps)
 
 
 def _engine(options: argparse.Namespace) -> Any:

@@ -79,6 +79,25 @@ def test_pixels_and_rewards_are_the_suites_own(pixels):
 
 
 @drawn
+@pytest.mark.parametrize("name", [*SIX, "fish-swim", "hopper-hop", "manipulator-bring_ball", "swimmer-swimmer6"])
+def test_play_is_the_suites_own_though_its_observations_are_not_computed(name):
+    from dm_control import suite
+
+    ours = Control(name, 32, grayscale=True)
+    theirs = suite.load(*name.split("-"), task_kwargs={"random": np.random.RandomState(0)})
+    theirs.task.random.seed(3)
+    ours.reset(3)
+    theirs.reset()
+    bounds, rng = theirs.action_spec(), np.random.default_rng(0)
+    for _ in range(30):
+        unit = rng.uniform(-1, 1, bounds.shape).astype(np.float32)
+        stretched = bounds.minimum + (unit.astype(np.float64) + 1) / 2 * (bounds.maximum - bounds.minimum)
+        assert ours.advance(unit).reward == theirs.step(stretched).reward
+    assert np.array_equal(ours._world.physics.get_state(), theirs.physics.get_state())
+    ours.close()
+
+
+@drawn
 def test_an_episode_is_1000_frames_and_ends_by_time_alone():
     task = Control("cartpole-swingup", 84, grayscale=False)
     task.reset(0)
@@ -93,7 +112,7 @@ def test_a_frame_is_drawn_once_per_action_and_never_for_a_lane_that_is_over(sett
     from dm_control.mujoco import Camera
 
     config = settings(image_size=32, grayscale=True, action_repeat=8, max_episode_frames=24)
-    environment = make("dmc/cartpole-swingup", 2, training=True, config=config)
+    environment = make("dmc/cartpole-swingup", 2, training=True, config=config, workers=1)
     draw, drawings = Camera.render, []
     monkeypatch.setattr(Camera, "render", lambda camera: drawings.append(camera) or draw(camera))
     environment.reset([0], [0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from playvirtual.envs import make
-from playvirtual.envs.minatar import GAMES
+from playvirtual.envs.minatar import GAMES, MinAtar
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -47,3 +47,22 @@ def test_pictures_are_in_colour(settings):
     picture = environment.picture(0)
     assert picture.shape == (200, 200, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) >= 3
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_world_that_was_played_long_is_after_a_reset_as_good_as_new(game):
+    """Whatever a game grows (speed, difficulty, the last action that may stick) is forgotten."""
+    old, rng = MinAtar(game), np.random.default_rng(0)
+    old.reset(0)
+    for _ in range(3000):
+        if old.advance(rng.integers(old.action_space.n)).over:
+            old.reset(int(rng.integers(1000)))
+    new = MinAtar(game)
+    old.reset(7)
+    new.reset(7)
+    for action in rng.integers(new.action_space.n, size=300):
+        outcome = new.advance(action)
+        assert old.advance(action) == outcome
+        assert np.array_equal(old.frame(), new.frame())
+        if outcome.over:
+            break

@@ -28,6 +28,8 @@ ADVICE = (
     "`apt-get install libosmesa6` (OSMesa)"
 )
 
+_accepted: list[tuple[str, str]] = []  # at most one
+
 
 def backend() -> str:
     """The back end that is used, with what stands behind it: "egl (Mesa/X.org, llvmpipe …)"."""
@@ -35,13 +37,23 @@ def backend() -> str:
     return f"{name} ({maker})"
 
 
-@lru_cache(maxsize=1)
 def choose() -> tuple[str, str]:
     """Settles on a back end for this process; returns its name and what draws: vendor, renderer.
 
     MUJOCO_GL decides if it is set; otherwise the first of `CANDIDATES` that works. Call it before the first
     import of dm_control, which reads the choice from MUJOCO_GL.
     """
+    return _accepted[0] if _accepted else _try()
+
+
+def accept(name: str, maker: str) -> None:
+    """Takes over what `choose` returned in another process on this machine, without trying it again."""
+    os.environ["MUJOCO_GL"] = name
+    _accepted[:] = [(name, maker)]
+
+
+@lru_cache(maxsize=1)
+def _try() -> tuple[str, str]:
     wanted = os.environ.get("MUJOCO_GL")
     for name in (wanted,) if wanted else CANDIDATES:
         maker = _probe(name)

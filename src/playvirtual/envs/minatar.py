@@ -41,17 +41,18 @@ class MinAtar:
     """
 
     def __init__(self, game: str) -> None:
-        self._game = game
         self._world = _world(game)
+        self._world.seed(0)  # from now on the package and the game draw from one source
         self._actions = self._world.minimal_action_set()
         height, width, channels = self._world.state_shape()
         self.frame_shape = (channels, height, width)
         self.action_space: ActionSpace = spaces.Discrete(len(self._actions))
 
     def reset(self, seed: int) -> None:
-        # The package's own reset keeps the last action, which a sticky one would repeat: so make a new world.
-        self._world = _world(self._game)
-        self._world.seed(seed)
+        # The package's own reset keeps the last action, which a sticky one would repeat. A new world, or a new random
+        # state, would do as well but asks the operating system for a seed that nobody needs (100 µs each).
+        self._world.last_action = 0
+        self._world.random.seed(seed)
         self._world.reset()
 
     def advance(self, action: npt.NDArray[np.generic]) -> Outcome:

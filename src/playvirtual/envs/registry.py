@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from difflib import get_close_matches
 
@@ -14,8 +15,14 @@ FAMILIES = ("atari", "dmc", "minatar", "toy", "gym")
 TOYS = ("catch", "reach")
 
 
-def make(task: str, lanes: int, *, training: bool, config: EnvironmentConfig) -> Environment:
-    """`lanes` lanes of `task`; what a lost life means depends on whether it is for `training`."""
+def make(
+    task: str, lanes: int, *, training: bool, config: EnvironmentConfig, workers: int | None = None
+) -> Environment:
+    """`lanes` lanes of `task`; what a lost life means depends on whether it is for `training`.
+
+    DMControl's lanes are shared out over `workers` processes, by default as many as there are lanes and cores for
+    them; the others are too quick for that to pay, or (Atari) have threads of their own.
+    """
     check(task)
     kind, name = _split(task)
     if kind == "atari":
@@ -23,6 +30,10 @@ def make(task: str, lanes: int, *, training: bool, config: EnvironmentConfig) ->
 
         by_lives = training and config.life_loss_is_terminal
         return Atari(name, lanes, lost_life_is_terminal=by_lives, config=config)
+    if kind == "dmc" and (share := _workers(lanes) if workers is None else workers) > 1:
+        from playvirtual.envs.parallel import ParallelLanes
+
+        return ParallelLanes(task, lanes, training=training, config=config, workers=share)
     single = _single(kind, name, config)
     return Lanes(
         [single() for _ in range(lanes)],
@@ -85,6 +96,13 @@ def _names(kind: str) -> list[str]:
 
         return list(GAMES)
     return list(TOYS)
+
+
+def _workers(lanes: int) -> int:
+    """How many processes pay for that many DMControl lanes; 1: none."""
+    from playvirtual.envs.parallel import cores
+
+    return min(lanes, cores()) if os.name == "posix" else 1
 
 
 def _single(kind: str, name: str, config: EnvironmentConfig) -> Callable[[], Single]:

@@ -14,6 +14,7 @@ from typing import IO
 
 from playvirtual.errors import InputError
 from playvirtual.study.engines import Outcome
+from playvirtual.study.engines import mps as mps_daemon
 from playvirtual.study.grids import Job
 
 PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
@@ -29,17 +30,25 @@ class _Child:
 
 
 class LocalEngine:
-    """At most `workers` processes at a time; with graphics cards, dealt out to them in turn."""
+    """At most `workers` processes at a time; with graphics cards, dealt out to them in turn.
 
-    def __init__(self, workers: int | None = None, per_gpu: int = 1, *, use_gpus: bool = True) -> None:
+    Runs that share a card do so under an MPS daemon that lives from the first of them to `stop`; see `mps`.
+    """
+
+    def __init__(
+        self, workers: int | None = None, per_gpu: int = 1, *, use_gpus: bool = True, mps: str = "auto"
+    ) -> None:
         for name, value in (("workers", workers), ("per_gpu", per_gpu)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
+        mps_daemon.check(mps)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.gpus = _visible_gpus() if use_gpus else []
         self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores)
         self.threads = max(1, cores // self.workers)
         self._children: list[_Child] = []
+        self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # until it is settled by the first run
+        self._daemon: mps_daemon.Daemon | None = None
 
     def room(self) -> bool:
         return len(self._children) < self.workers
@@ -47,8 +56,13 @@ class LocalEngine:
     def start(self, job: Job) -> None:
         slot = next(n for n in range(self.workers) if n not in {child.slot for child in self._children})
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        if self._mps != "off":
+            self._daemon, self._mps = mps_daemon.start(self._mps, self.gpus), "off"
         if self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+            card = slot % len(self.gpus)
+            environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(card) if self._daemon else self.gpus[card]
+        if self._daemon:
+            environment |= self._daemon.environment
         job.path.parent.mkdir(parents=True, exist_ok=True)
         log = log_file(job).open("wb")
         process = subprocess.Popen(
@@ -72,6 +86,14 @@ class LocalEngine:
         return [_outcome(child) for child in ended]
 
     def stop(self) -> None:
+        try:
+            self._stop_children()
+        finally:
+            daemon, self._daemon = self._daemon, None
+            if daemon is not None:
+                daemon.stop()
+
+    def _stop_children(self) -> None:
         for child in self._children:
             child.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE

@@ -1,0 +1,84 @@
+"""Whether lanes in processes of their own pay: the same episodes played both ways, in turns, in one run.
+
+python benchmarks/evaluation_lanes.py [TASK …] [--lanes 10] [--steps 100] [--repeats 3]
+Prints seconds to make and close the lanes and milliseconds per step of all lanes, medians, and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+from gymnasium import spaces
+
+from playvirtual.config import EnvironmentConfig
+from playvirtual.envs import Environment
+from playvirtual.envs.lanes import Lanes
+from playvirtual.envs.parallel import ParallelLanes, cores
+from playvirtual.envs.registry import family, make
+from playvirtual.presets import build
+
+TASKS = ["dmc/cartpole-swingup", "dmc/cheetah-run", "minatar/breakout", "toy/catch"]
+
+
+def open_lanes(task: str, lanes: int, config: EnvironmentConfig, workers: int) -> Environment:
+    """Lanes in `workers` processes, also of a task that would stay in one."""
+    if workers > 1 and family(task) != "dmc":
+        return ParallelLanes(task, lanes, training=False, config=config, workers=workers)
+    return make(task, lanes, training=False, config=config, workers=workers)
+
+
+def measure(environment: Environment, steps: int) -> float:
+    """Milliseconds per step of all lanes; a lane that ends begins anew."""
+    rng = np.random.default_rng(0)
+    space = environment.action_space
+    environment.reset(range(environment.lanes), range(environment.lanes))
+    began = time.perf_counter()
+    for number in range(steps):
+        if isinstance(space, spaces.Discrete):
+            actions = rng.integers(space.n, size=environment.lanes)
+        else:
+            actions = rng.uniform(-1, 1, (environment.lanes, *space.shape)).astype(np.float32)
+        over = np.flatnonzero(environment.step(actions).over).tolist()
+        if over:
+            environment.reset(over, [number] * len(over))
+    return (time.perf_counter() - began) / steps * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK")
+    parser.add_argument("--lanes", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    workers = min(options.lanes, cores())
+    print(f"{options.lanes} lanes, {cores()} cores")
+    for task in options.tasks:
+        config = build(task).environment
+        apart: dict[int, list[float]] = {1: [], workers: []}
+        made: dict[int, list[float]] = {1: [], workers: []}
+        for _ in range(options.repeats):
+            for share in apart:
+                began = time.perf_counter()
+                environment = open_lanes(task, options.lanes, config, share)
+                assert isinstance(environment, Lanes if share == 1 else ParallelLanes)
+                opened = time.perf_counter() - began
+                apart[share].append(measure(environment, options.steps))
+                began = time.perf_counter()
+                environment.close()
+                made[share].append(opened + time.perf_counter() - began)
+        ms = {share: statistics.median(values) for share, values in apart.items()}
+        seconds = {share: statistics.median(values) for share, values in made.items()}
+        print(
+            f"{task:<22} one process {ms[1]:8.2f} ms, made in {seconds[1]:.2f} s;  "
+            f"{workers} processes {ms[workers]:8.2f} ms, made in {seconds[workers]:.2f} s;  "
+            f"steps {ms[1] / ms[workers]:.2f} times as fast",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

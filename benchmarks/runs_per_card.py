@@ -1,0 +1,217 @@
+"""How many runs a card should carry: N real trainings side by side, with and without MPS.
+
+python benchmarks/runs_per_card.py atari/pong 1 4 8 [--method spr] [--seconds 8] [--mps both] [--out FILE.json]
+All processes of the largest N are started once (the very first alone, so that its compiled code is there for the rest);
+each builds its training, fills its replay, compiles and captures, and waits. For every N the first N then run the real
+loop (act, store, learn) for the same seconds while the others sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from playvirtual.presets import build
+from playvirtual.study.engines import mps
+from playvirtual.study.engines.local import LocalEngine
+from playvirtual.training.loop import Training
+
+PATIENCE = 30.0  # seconds for a process to leave
+
+
+def work(words: Sequence[str]) -> None:
+    """One training: says when it is ready, runs for as many seconds as each line of stdin says, reports steps/s."""
+    settings: dict[str, Any] = json.loads(words[0])
+    training = Training(build(**settings["config"]))
+    for _ in range(training.config.replay.min_size + settings["warm"]):
+        training.interact()
+        training.learn()
+    synchronize()
+    # The parent stays off the card, where a context of its own would take part in the measurement.
+    card = torch.cuda.get_device_name() if training.agent.device.type == "cuda" else "the CPU"
+    say({"card": card, "unit": training.unit, "steps": training.config.steps})
+    for line in sys.stdin:
+        seconds, first, start = float(line), training.step, time.monotonic()
+        while time.monotonic() < start + seconds:
+            training.interact()
+            training.learn()
+        synchronize()
+        rate = (training.step - first) / (time.monotonic() - start)
+        say({"rate": rate, "updates": training.learner.updates, **memory()})
+    training.close()
+
+
+def say(record: dict[str, Any]) -> None:
+    print(json.dumps(record), flush=True)
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def memory() -> dict[str, float]:
+    """GiB in use on the whole card, and what this process's tensors took at most."""
+    if not torch.cuda.is_available():
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"card_gib": (total - free) / 2**30, "tensors_gib": torch.cuda.max_memory_reserved() / 2**30}
+
+
+class Crew:
+    """As many trainings as the largest N, ready to run."""
+
+    def __init__(self, size: int, settings: dict[str, Any], environment: dict[str, str], *, compiled: bool) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+        try:
+            self.ready: list[dict[str, Any]] = []
+            for last in (size,) if compiled else (1, size):  # the first alone fills the compiler's cache
+                for seed in range(len(self.processes), last):
+                    config = {**settings["config"], "seed": seed + 1}
+                    self.processes.append(start({**settings, "config": config}, environment))
+                self.ready += [answer(process) for process in self.processes[len(self.ready) :]]
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, runs: int, seconds: float) -> list[dict[str, Any]]:
+        """What the first `runs` report after running side by side."""
+        for process in self.processes[:runs]:
+            assert process.stdin is not None
+            process.stdin.write(f"{seconds}\n")
+            process.stdin.flush()
+        return [answer(process) for process in self.processes[:runs]]
+
+    def close(self) -> None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def start(settings: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--work", json.dumps(settings)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **environment})
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next report of a process; anything else that it prints goes to stderr."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            print(line, end="", file=sys.stderr)
+    raise SystemExit(f"a training ended with exit code {process.wait()}")
+
+
+def measure(
+    options: argparse.Namespace, settings: dict[str, Any], environment: dict[str, str], label: str, *, compiled: bool
+) -> list[dict[str, Any]]:
+    """One row per N; `compiled` says that the compiler's cache is filled."""
+    began = time.monotonic()
+    crew = Crew(max(options.runs), settings, environment, compiled=compiled)
+    rows = []
+    try:
+        waited = time.monotonic() - began
+        print(f"{label}: {len(crew.processes)} on {crew.ready[0]['card']}, ready after {waited:.0f} s", flush=True)
+        agent_steps = crew.ready[0]["steps"] / crew.ready[0]["unit"]
+        for runs in options.runs:
+            reports = crew.run(runs, options.seconds)
+            rates = [report["rate"] for report in reports]
+            one_run = agent_steps / statistics.mean(rates) + options.evaluation_seconds
+            row = {
+                "mps": label == "MPS",
+                "runs": runs,
+                "steps_per_second": statistics.mean(rates),
+                "slowest": min(rates),
+                "sum": sum(rates),
+                "minutes_per_run": one_run / 60,
+                "runs_per_card_hour": runs * 3600 / one_run,
+                **{name: max(report[name] for report in reports) for name in reports[0] if name.endswith("_gib")},
+            }
+            rows.append(row)
+            gain = row["sum"] / rows[0]["sum"] * rows[0]["runs"]
+            print(
+                f"  {runs:3d} runs: {row['steps_per_second']:8.1f} agent steps/s each (slowest {row['slowest']:.1f}), "
+                f"{row['sum']:8.1f} in sum ({gain:.2f} times one run's), {row['minutes_per_run']:6.1f} min per run, "
+                f"{row['runs_per_card_hour']:6.2f} runs per card-hour"
+                + (f", tensors {row['tensors_gib']:.1f} GiB per run" if "tensors_gib" in row else ""),
+                flush=True,
+            )
+        if "card_gib" in rows[-1]:
+            print(f"  on the card with all {len(crew.processes)} processes: {rows[-1]['card_gib']:.1f} GiB", flush=True)
+    finally:
+        crew.close()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("task")
+    parser.add_argument("runs", type=int, nargs="+", metavar="N")
+    parser.add_argument("--method", default="playvirtual")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, for each N")
+    parser.add_argument("--mps", choices=("both", "on", "off"), default="both")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--capture", help="default: the preset's")
+    parser.add_argument("--precision", help="default: the preset's")
+    parser.add_argument("--fill", type=int, default=400, help="agent steps of random play before learning")
+    parser.add_argument("--warm", type=int, default=40, help="agent steps with learning before measuring")
+    parser.add_argument(
+        "--evaluation-seconds", type=float, default=60.0, help="added to each run; stated, not measured"
+    )
+    parser.add_argument("--out", help="write the rows as JSON")
+    options = parser.parse_args()
+    config = {"task": options.task, "method": options.method, "device": options.device, "min_size": options.fill}
+    config |= {name: value for name in ("capture", "precision") if (value := getattr(options, name))}
+    build(**config)  # bad input is said before anything starts
+
+    engine = LocalEngine(max(options.runs), use_gpus=options.device != "cpu", mps="off")
+    cards = engine.gpus[:1]
+    threads = {"OMP_NUM_THREADS": str(engine.threads), "MKL_NUM_THREADS": str(engine.threads)}
+    print(f"{options.task} {options.method}, {engine.threads} CPU threads each, torch {torch.__version__}")
+    print(f"a run: the preset's steps at the rate measured here, and {options.evaluation_seconds:.0f} s of evaluation")
+    settings = {"config": config, "warm": options.warm}
+    rows = []
+    if cards and mps.runs_already():
+        print("an MPS daemon runs already: all rows are under it")
+    if options.mps != "on" or not cards:
+        alone = {"CUDA_VISIBLE_DEVICES": cards[0]} if cards else {}
+        rows += measure(options, settings, {**threads, **alone}, "without MPS", compiled=False)
+    if options.mps != "off" and cards:
+        daemon = mps.start("on" if options.mps == "on" else "auto", cards)
+        if daemon is None:
+            print("MPS: no daemon of our own could be started, or one runs already")
+        else:
+            try:
+                client = {"CUDA_VISIBLE_DEVICES": daemon.visible(0)}
+                environment = {**threads, **client, **daemon.environment}
+                rows += measure(options, settings, environment, "MPS", compiled=bool(rows))
+            finally:
+                daemon.stop()
+    if options.out:
+        with open(options.out, "w") as file:
+            json.dump({"torch": torch.__version__, **vars(options), "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        work(sys.argv[2:])
+    else:
+        main()

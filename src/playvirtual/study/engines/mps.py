@@ -1,0 +1,104 @@
+"""NVIDIA's Multi-Process Service: kernels of several runs on one card overlap instead of taking turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from playvirtual.errors import InputError, unknown
+
+PROGRAM = "nvidia-cuda-mps-control"
+MODES = ("auto", "on", "off")
+DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # where clients look when nothing is set
+PATIENCE = 20.0  # seconds for the control program to answer
+
+
+def check(mode: str) -> None:
+    """Raises an `InputError` unless `mode` is known and what it demands is installed."""
+    if mode not in MODES:
+        raise unknown("mps", mode, MODES)
+    if mode == "on" and shutil.which(PROGRAM) is None and not runs_already():
+        raise InputError(f"mps: 'on' needs the program {PROGRAM}, which is not on the PATH; allowed: auto, off")
+
+
+def runs_already() -> bool:
+    """Whether the user has a daemon of their own, which every run will use by itself."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or (DEFAULT_PIPES / "control").exists()
+
+
+def start(mode: str, gpus: Sequence[str]) -> Daemon | None:
+    """A daemon for these cards, or None where there is to be none, can be none, or is one already.
+
+    With "on" a daemon that cannot start is an `InputError`; with "auto" it is one line on stderr.
+    """
+    if mode == "off" or runs_already() or shutil.which(PROGRAM) is None:
+        return None
+    try:
+        return Daemon(gpus)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = " ".join((getattr(error, "stderr", None) or str(error)).split())
+        if mode == "on":
+            raise InputError(f"mps: 'on', but {PROGRAM} did not start: {reason}; allowed: auto, off") from None
+        print(f"playvirtual: MPS did not start ({reason}); runs on one card take turns", file=sys.stderr, flush=True)
+        return None
+
+
+class Daemon:
+    """A control daemon of our own, apart from any other by its private folder; `stop` it."""
+
+    def __init__(self, gpus: Sequence[str]) -> None:
+        self._gpus = list(gpus)
+        self._folder = Path(tempfile.mkdtemp(prefix="playvirtual-mps-"))
+        # What a process needs in its environment to be a client of this daemon.
+        self.environment = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._folder / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._folder / "log"),
+        }
+        try:
+            for folder in self.environment.values():
+                Path(folder).mkdir()
+            self._control("-d")
+            self._control(words="get_server_list\n")  # it answers: runs may come
+        except BaseException:
+            self.stop()
+            raise
+
+    def visible(self, card: int) -> str:
+        """What a client's CUDA_VISIBLE_DEVICES must be for a card, given by its place in `gpus`.
+
+        The daemon sees these cards alone and counts them from 0; only a UUID means the same on both sides.
+        """
+        name = self._gpus[card]
+        return str(card) if name.isdigit() else name
+
+    def stop(self) -> None:
+        """Ends the daemon, if it lives, and removes its folder; its clients must have ended."""
+        try:
+            self._control(words="quit\n")
+        except (OSError, subprocess.SubprocessError):
+            pass  # it is gone, or never came
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _control(self, *arguments: str, words: str = "") -> None:
+        # Output goes into a file, not a pipe: a daemon keeps what it inherits open, and a pipe would never end.
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                [PROGRAM, *arguments],
+                env={**os.environ, **self.environment, "CUDA_VISIBLE_DEVICES": ",".join(self._gpus)},
+                input=words,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=PATIENCE,
+                start_new_session=True,  # Ctrl-C is for the sweep, which ends its runs before the daemon
+            )
+            output.seek(0)
+            if done.returncode:
+                said = output.read().strip() or f"exit code {done.returncode}"
+                raise subprocess.CalledProcessError(done.returncode, PROGRAM, stderr=said)
