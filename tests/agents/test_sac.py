@@ -113,7 +113,7 @@ def test_log_std_lies_between_its_limits() -> None:
         with torch.no_grad():
             last.weight.zero_()
             last.bias.fill_(bias)
-        torch.testing.assert_close(actor(torch.ones(1, 4))[1], torch.tensor([[expected]]))
+        torch.testing.assert_close(actor(torch.ones(1, 4, 1, 1))[1], torch.tensor([[expected]]))
 
 
 def test_initial_weights_are_orthogonal() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual.agents.convolution import conv_relu
 from playvirtual.method import rescale
 
 
@@ -39,7 +40,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
         for conv in self.convs:
-            x = F.relu(conv(x))
+            x = conv_relu(x, conv)
         return rescale(x if self.fc is None else self.fc(x.flatten(1)))
 
 
@@ -59,30 +60,27 @@ class NoisyLinear(nn.Module):
         self.noise_out: Tensor
 
     def resample(self, generator: torch.Generator | None = None) -> None:
-        """Draws new noise: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out), f(x) = sign(x)·√|x|."""
-        for noise in (self.noise_in, self.noise_out):
-            noise.normal_(generator=generator)
-            noise.copy_(noise.sign() * noise.abs().sqrt())
+        """Draws new noise for this layer."""
+        resample([self], generator)
+
+    def weights(self, noisy: bool = True) -> tuple[Tensor, Tensor]:
+        """What inputs are multiplied with, (outputs, inputs), and what is added."""
+        if not noisy:
+            return self.weight_mu, self.bias_mu
+        noise = self.noise_out[:, None] * self.noise_in
+        return self.weight_mu + self.weight_sigma * noise, self.bias_mu + self.bias_sigma * self.noise_out
 
     def forward(self, x: Tensor, noisy: bool = True) -> Tensor:  # (N, inputs) -> (N, outputs)
-        mean = F.linear(x, self.weight_mu, self.bias_mu)
-        if not noisy:
-            return mean
-        # (σ ⊙ ε_out ε_inᵀ) x = ε_out ⊙ (σ (ε_in ⊙ x)): the noisy weight matrix is never formed.
-        return mean + self.noise_out * (F.linear(x * self.noise_in, self.weight_sigma) + self.bias_sigma)
+        return F.linear(x, *self.weights(noisy))
 
 
 class Stream(nn.Module):
-    """One side of the dueling head: noisy layer, ReLU, noisy layer."""
+    """The layers of one side of the dueling head."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int, sigma: float) -> None:
         super().__init__()
         self.hidden = NoisyLinear(inputs, hidden, sigma)
         self.out = NoisyLinear(hidden, outputs, sigma)
-
-    def forward(self, x: Tensor, noisy: bool = True) -> Tensor:
-        out: Tensor = self.out(F.relu(self.hidden(x, noisy)), noisy)
-        return out
 
 
 class DuelingHead(nn.Module):
@@ -99,21 +97,33 @@ class DuelingHead(nn.Module):
 
     def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
         x = scale_gradient(z.flatten(1), 2**-0.5)
-        advantage = self.advantage(x, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
-        value = self.value(x, noisy).view(-1, 1, self.atoms)
+        value, advantage = F.relu(self._hidden(x, noisy)).chunk(2, 1)
+        value = self.value.out(value, noisy).view(-1, 1, self.atoms)
+        advantage = self.advantage.out(advantage, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
         logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
         return logits
 
     def project(self, z: Tensor) -> Tensor:
         """g(z): both streams' first layers side by side, without noise and without ReLU. (N, …) -> (N, 2·hidden)."""
-        x = z.flatten(1)
-        return torch.cat([self.value.hidden(x, noisy=False), self.advantage.hidden(x, noisy=False)], 1)
+        return self._hidden(z.flatten(1), noisy=False)
+
+    def _hidden(self, x: Tensor, noisy: bool) -> Tensor:
+        """Value's and advantage's first layers by one product. (N, inputs) -> (N, 2·hidden)."""
+        parts = [stream.hidden.weights(noisy) for stream in (self.value, self.advantage)]
+        weight, bias = (torch.cat(both) for both in zip(*parts, strict=True))
+        return F.linear(x, weight, bias)
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all four layers."""
-        for module in self.modules():
-            if isinstance(module, NoisyLinear):
-                module.resample(generator)
+        resample([module for module in self.modules() if isinstance(module, NoisyLinear)], generator)
+
+
+def resample(layers: Sequence[NoisyLinear], generator: torch.Generator | None = None) -> None:
+    """Draws new noise for all these layers in one go: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out), f(x) = sign(x)·√|x|."""
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    sizes = [len(noise) for noise in noises]
+    drawn = torch.randn(sum(sizes), generator=generator, device=noises[0].device, dtype=noises[0].dtype)
+    torch._foreach_copy_(noises, (drawn.sign() * drawn.abs().sqrt()).split(sizes))
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from playvirtual.agents.convolution import block_side
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
 from playvirtual.agents.schedule import Schedule
@@ -61,10 +62,11 @@ class Rainbow:
         self.K = objective.K
         self.M = copies(objective.M, actions) if self.K else 0
         self.views = (self.M + objective.real_cycle) if self.K else 0  # augmented views of s_t to come back to
-        self.augment = Augmentation(config.shift_pad, config.intensity_scale)
 
         c = config
         self.encoder = Encoder(observation_shape, c.channels, c.filters, c.strides, c.latent)
+        block = block_side(self.encoder.convs[0], observation_shape, self.device)
+        self.augment = Augmentation(c.shift_pad, c.intensity_scale, block)
         self.head = DuelingHead(self.encoder.size, actions, c.hidden, c.atoms, c.noisy_sigma)
         self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
         if self.K:
@@ -84,7 +86,7 @@ class Rainbow:
             **{name: [*self.online[name].parameters()] for name in ("dm", "bdm") if name in self.online},
         }
         self.phases = c.target_period  # the last of so many updates is followed by the target
-        self._losses = self.losses
+        self._objective = self.mean_objective
 
     def _adam(self) -> torch.optim.Adam:
         c = self.config
@@ -155,9 +157,9 @@ class Rainbow:
     def draw(self, batch: Sequences) -> Draws:
         """All random numbers of one update, from this agent's own generator."""
         B = len(batch.positions)
-        images = [
-            self.augment.draw(count, self.device, self.generator) for count in (B, B, B * (1 + self.K + self.views))
-        ]
+        parts = [B, B, B * (1 + self.K + self.views)]
+        offsets, noise = self.augment.draw(sum(parts), self.device, self.generator)
+        images = list(zip(offsets.split(parts), noise.split(parts), strict=True))
         virtual = torch.zeros((B, 0, 0), dtype=torch.int64, device=self.device)
         if self.virtual is not None and self.M:
             virtual = self.virtual.draw(batch.positions, batch.actions, self.generator)
@@ -181,47 +183,59 @@ class Rainbow:
         losses["q"] = self.q_values(logits.detach()).amax(1)
         if not K:
             return losses
-        z_hat = rollout(self.online["dm"], z, batch.actions)  # (B, K, …): Eq. 1
+        ahead = None
+        if self.virtual is None:
+            z_hat = rollout(self.online["dm"], z, batch.actions)  # (B, K, …): Eq. 1
+        else:
+            z_hat, ahead = self.virtual.foresee(z, batch.actions, draws.virtual)
         prediction = self.online["predictor"](self.head.project(z_hat.flatten(0, 1))).unflatten(0, (B, K))
         with torch.no_grad():
             future = self.target_head.project(z_future).unflatten(0, (B, K))
         losses["pred"] = prediction_loss(prediction, future, cosine_distance, batch.alive[:, 1:])  # Eq. 2
         if self.virtual is not None:
-            losses["cyc"] = self._cycle_loss(z, z_hat, z_tilde, batch, draws) * batch.alive[:, 0]
+            losses["cyc"] = self._cycle_loss(z, z_hat, ahead, z_tilde, batch, draws) * batch.alive[:, 0]
         return losses
 
     def _target_latents(self, batch: Sequences, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """One pass of the target encoder over s_{t+n} (B), s_{t+1} … s_{t+K} (B·K) and the views of s_t (B·views)."""
         B = len(batch.positions)
-        future = batch.observations[:, 1:].flatten(0, 1)
-        views = batch.observations[:, 0].repeat_interleave(self.views, 0)
-        images = self.augment(torch.cat([batch.next_observations, future, views]), draws.target)
+        # Where each picture is found in: s_t … s_{t+K} of every sequence, then s_{t+n}.
+        steps = batch.observations.shape[1]
+        number = torch.arange(B * (steps + 1), device=self.device)
+        sequences, ahead = number[: B * steps].view(B, steps), number[B * steps :]
+        source = torch.cat([ahead, sequences[:, 1:].flatten(), sequences[:, 0].repeat_interleave(self.views)])
+        pictures = torch.cat([batch.observations.flatten(0, 1), batch.next_observations])
+        images = self.augment(pictures, draws.target, source)
         parts = self.target_encoder(images).split([B, B * self.K, B * self.views])
         return parts[0], parts[1], parts[2]
 
-    def _cycle_loss(self, z: Tensor, z_hat: Tensor, z_tilde: Tensor, batch: Sequences, draws: Draws) -> Tensor:
+    def _cycle_loss(
+        self, z: Tensor, z_hat: Tensor, ahead: Tensor | None, z_tilde: Tensor, batch: Sequences, draws: Draws
+    ) -> Tensor:
         """Eq. 4 over the virtual trajectories plus, if asked for, along the recorded actions. Returns (B,)."""
         assert self.virtual is not None
         with torch.no_grad():
             projected = self.objective.metric == "projection"
             target = self.target_head.project(z_tilde) if projected else z_tilde.flatten(1)
             target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
-        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual)
+        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual, ahead)
         if self.objective.real_cycle:
             z_cycle = endpoint(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))  # (B, …): z′_t
             loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])
         return loss
 
+    def mean_objective(self, batch: Sequences, draws: Draws, lambda_cyc: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Eq. 5 as the weighted mean over the batch, and what is recorded of it; a pure function, compiled as one."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            losses = self.losses(batch, draws)
+        total = total_objective(losses["rl"], losses["pred"], losses["cyc"], self.objective.lambda_pred, lambda_cyc)
+        means = {f"loss_{name}": losses[name].detach().mean() for name in ("rl", "pred", "cyc")}
+        return (batch.weight * total).mean(), {**means, **_spread(losses["q"]), "priority": losses["priority"]}
+
     def update(self, batch: Sequences, schedule: Schedule) -> dict[str, Tensor]:
         """One optimiser step on `batch`. Returns detached metrics; `priority` (B,) goes back to the replay."""
         self.head.resample(self.generator)
-        draws = self.draw(batch)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            losses = self._losses(batch, draws)
-        total = total_objective(
-            losses["rl"], losses["pred"], losses["cyc"], self.objective.lambda_pred, schedule.lambda_cyc
-        )
-        loss = (batch.weight * total).mean()
+        loss, metrics = self._objective(batch, self.draw(batch), schedule.lambda_cyc)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norms = {
@@ -234,9 +248,7 @@ class Rainbow:
         self.optimizer.step()
         if follows and self.config.target_moment == "after-step":
             self.update_target()
-        means = {f"loss_{name}": losses[name].mean() for name in ("rl", "pred", "cyc")}
-        metrics = {"loss": loss, **means, **norms, **_spread(losses["q"]), "priority": losses["priority"]}
-        return {name: value.detach() for name, value in metrics.items()}
+        return {"loss": loss.detach(), **metrics, **norms}
 
     def update_target(self) -> None:
         """Lets the target networks follow the online ones."""
@@ -244,8 +256,8 @@ class Rainbow:
         follow(self.target_head, self.head, self.config.target_tau)
 
     def compile(self) -> None:
-        """Replaces the losses by their compiled version; the first update then takes a minute."""
-        self._losses = torch.compile(self.losses)
+        """Replaces the objective by its compiled version; the first update then takes a minute."""
+        self._objective = torch.compile(self.mean_objective)
 
     def freeze_encoder(self) -> None:
         """Takes the encoder out of training, before the first update."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from playvirtual.agents.convolution import block_side
 from playvirtual.agents.sac_auxiliary import Auxiliary, AuxiliaryDraws
 from playvirtual.agents.sac_losses import (
     actor_loss,
@@ -61,9 +62,9 @@ class Sac:
         self.actions = BoxActions((-1.0,) * actions, (1.0,) * actions)
         self.target_entropy = -float(actions)
         c, (channels, image_size, _) = config, observation_shape
-        self.augment = Crop(image_size, c.crop_size, 0.0)  # the RL losses see random crops alone
-
         convs = Convolutions((channels, c.crop_size, c.crop_size), c.channels, c.filters, c.strides)
+        block = block_side(convs.layers[0], (channels, c.crop_size, c.crop_size), self.device)
+        self.augment = Crop(image_size, c.crop_size, 0.0, block)  # the RL losses see random crops alone
         encoder = Encoder(convs, c.latent, tanh=c.encoder_tanh)
         self.critic = Critic(encoder, c.latent, actions, c.hidden).to(self.device)
         self.encoder = self.critic.encoder
@@ -73,7 +74,7 @@ class Sac:
         self.target_critic = target_of(self.critic)
         self.auxiliary: Auxiliary | None = None
         if objective.K:
-            self.auxiliary = Auxiliary(c, objective, self.encoder, self.actions, image_size, self.device)
+            self.auxiliary = Auxiliary(c, objective, self.encoder, self.actions, self.augment, self.device)
         self.log_alpha = nn.Parameter(torch.tensor(math.log(c.initial_temperature), device=self.device))
 
         self.optimizers = self._optimizers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -43,14 +44,14 @@ class Auxiliary:
         objective: ObjectiveConfig,
         encoder: Encoder,
         actions: BoxActions,
-        image_size: int,
+        augment: Crop,
         device: torch.device,
     ) -> None:
         c = config
         self.objective, self.K, self.momentum_tau = objective, objective.K, c.momentum_tau
         self.M = copies(objective.M, actions.size)
         self.views = self.M + objective.real_cycle  # augmented views of s_t to come back to
-        self.augment = Crop(image_size, c.crop_size, c.intensity_scale)
+        self.augment = replace(augment, scale=c.intensity_scale)  # crops and, other than RL's, random intensity
         self.dm = DenseDynamics(c.latent, actions, c.dynamics_hidden)
         self.projector = ProjectionHead(c.latent, c.projection_hidden)
         self.predictor = ProjectionHead(c.latent, c.projection_hidden)
@@ -91,8 +92,9 @@ class Auxiliary:
     def draw(self, windows: Windows, generator: torch.Generator | None = None) -> AuxiliaryDraws:
         """All random numbers of one update."""
         B, device = len(windows.actions), windows.actions.device
-        online = self.augment.draw(B, device, generator)
-        target = self.augment.draw(B * (self.K + self.views), device, generator)
+        parts = [B, B * (self.K + self.views)]
+        offsets, noise = self.augment.draw(sum(parts), device, generator)
+        online, target = zip(offsets.split(parts), noise.split(parts), strict=True)
         virtual = windows.actions.new_zeros((B, 0, self.K, windows.actions.shape[-1]))
         if self.virtual is not None and self.M:
             virtual = self.virtual.draw(windows.actions, windows.actions, generator)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual.agents.convolution import conv_relu
+
 
 def orthogonal(module: nn.Module) -> None:
     """Initialises one layer: linear weights orthogonal, convolutions delta-orthogonal, biases 0."""
@@ -46,10 +48,10 @@ class Convolutions(nn.Module):
             raise ValueError(f"filters {tuple(filters)} with strides {tuple(strides)} do not fit {frame_shape} frames")
         self.size = c * height * width
 
-    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, size)
+    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w)
         for conv in self.layers:
-            x = F.relu(conv(x))
-        return x.flatten(1)
+            x = conv_relu(x, conv)
+        return x
 
 
 class Latent(nn.Module):
@@ -61,8 +63,13 @@ class Latent(nn.Module):
         self.fc = nn.Linear(features, latent)
         self.ln = nn.LayerNorm(latent)
 
-    def forward(self, features: Tensor) -> Tensor:  # (N, features) -> (N, latent)
-        z: Tensor = self.ln(self.fc(features))
+    def forward(self, features: Tensor) -> Tensor:  # (N, c, h, w) -> (N, latent)
+        # Features lie channels last; to bring the weights into that order is less work than to move the features.
+        weight = self.fc.weight.unflatten(1, features.shape[1:]).permute(0, 2, 3, 1).flatten(1)
+        size = len(weight)
+        weight = F.pad(weight, (0, 0, 0, -size % 8))  # GPUs are slow at products of odd sizes
+        z = F.linear(features.permute(0, 2, 3, 1).flatten(1), weight)[:, :size] + self.fc.bias
+        z = self.ln(z)
         return torch.tanh(z) if self.tanh else z
 
 
@@ -111,7 +118,7 @@ class Actor(nn.Module):
         self.apply(orthogonal)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, features) -> mean before squashing and log standard deviation, (N, A) each."""
+        """(N, c, h, w) -> mean before squashing and log standard deviation, (N, A) each."""
         mean, raw = full(self.mlp(self.latent(features))).chunk(2, 1)
         share = 0.5 * (torch.tanh(raw) + 1.0)  # in [0, 1]
         return mean, self.log_std_min + share * (self.log_std_max - self.log_std_min)

@@ -6,7 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual.method import kernels
 from playvirtual.method.actions import ActionSpace, DiscreteActions
+
+if kernels.AVAILABLE:
+    from playvirtual.method import fused
 
 
 def rescale(z: Tensor, eps: float = 1e-6) -> Tensor:
@@ -35,10 +39,13 @@ class ConvDynamics(nn.Module):
 
     def action_maps(self, height: int, width: int) -> Tensor:
         """(|A|, H·W·C): what each action adds to the first convolution's output, bias included."""
-        weight = self.conv1.weight[:, self.channels :]  # (C, |A|, 3, 3)
-        planes = torch.eye(self.actions.n, device=weight.device, dtype=weight.dtype)
-        planes = planes[:, :, None, None].expand(-1, -1, height, width)
-        return F.conv2d(planes, weight, self.conv1.bias, padding=1).permute(0, 2, 3, 1).flatten(1)
+        weight = self.conv1.weight[:, self.channels :].flatten(2)  # (C, |A|, 9)
+        # A plane is 1 inside the map and 0 around it: a position adds up the taps that lie inside.
+        plane = torch.ones(1, 1, height, width, device=weight.device, dtype=weight.dtype)
+        inside = F.unfold(plane, 3, padding=1)[0]  # (9, H·W)
+        assert self.conv1.bias is not None
+        maps = (weight.permute(1, 0, 2) @ inside).transpose(1, 2) + self.conv1.bias  # (|A|, H·W, C)
+        return maps.flatten(1)
 
     def forward(self, z: Tensor, a: Tensor) -> Tensor:  # (N, C, H, W), (N,) -> (N, C, H, W)
         one_hot = self.actions.encode(a).to(z.dtype)  # (N, |A|)
@@ -47,6 +54,46 @@ class ConvDynamics(nn.Module):
         x = F.conv2d(z, self.conv1.weight[:, : self.channels], padding=1) + of_action.permute(0, 3, 1, 2)
         x = self.bn(F.relu(x))
         return rescale(F.relu(self.conv2(x)))
+
+    def unroll(self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False) -> tuple[Tensor, Tensor] | None:
+        """K steps of two batches at once by fused kernels; None where they cannot be used.
+
+        z (N, C, H, W), actions (N, K). Returns all states (first, K, C, H, W) of the first `first` samples and the last
+        ones (N − first, C, H, W) of the others; each of the two has its own batch statistics. `frozen` keeps gradients
+        from the parameters. The kernels want a GPU with Triton, training mode, and maps of at most 64 positions with
+        16 to 128 channels.
+        """
+        small = z.shape[2] * z.shape[3] <= 64 and self.channels in (16, 32, 64, 128)
+        if not (kernels.in_use() and z.is_cuda and small and self.training and actions.shape[1]):
+            return None
+        z = kernels.low_precision(z)
+        assert self.conv2.bias is not None
+        weights: tuple[Tensor, ...] = (
+            self.action_maps(z.shape[2], z.shape[3]).float(),
+            self.conv1.weight[:, : self.channels],
+            self.bn.weight,
+            self.bn.bias,
+            self.conv2.weight,
+            self.conv2.bias,
+        )
+        if frozen:
+            weights = tuple(w.detach() for w in weights)
+        ahead, last, sums = fused.rollout(z, actions, *weights, first=first)
+        for batch, samples in enumerate((first, len(z) - first)):
+            if samples:
+                self._follow_statistics(sums[:, batch], samples * z.shape[2] * z.shape[3])
+        return ahead.transpose(0, 1), last
+
+    @torch.no_grad()
+    def _follow_statistics(self, sums: Tensor, count: int) -> None:
+        """Moves BatchNorm's running statistics as K single steps with these sums (K, 2, C) would have."""
+        steps, momentum = len(sums), self.bn.momentum or 0.0
+        mean = sums[:, 0] / count
+        variance = (sums[:, 1] / count - mean.square()) * (count / (count - 1))
+        share = momentum * (1.0 - momentum) ** torch.arange(steps - 1, -1, -1, device=sums.device)  # (K,)
+        for running, seen in ((self.bn.running_mean, mean), (self.bn.running_var, variance)):
+            if running is not None:
+                running.mul_((1.0 - momentum) ** steps).add_((share[:, None] * seen).sum(0))
 
 
 class DenseDynamics(nn.Module):

@@ -24,6 +24,8 @@ Features = Callable[[Tensor], Tensor]  # (N, …) -> (N, D)
 
 def rollout(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
     """Eq. 1: ẑ_{t+k+1} = h(ẑ_{t+k}, a_{t+k}) from ẑ_t = z_t."""
+    if (unrolled := _unroll(model, z, actions, len(z))) is not None:
+        return unrolled[0]
     states = []
     for a in actions.unbind(1):  # (N, K, …a) -> K × (N, …a)
         z = model(z, a)
@@ -33,9 +35,17 @@ def rollout(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
 
 def endpoint(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
     """ẑ_{t+K} alone, (N, …): the last state of `rollout`, the others not kept."""
+    if (unrolled := _unroll(model, z, actions, 0)) is not None:
+        return unrolled[1]
     for a in actions.unbind(1):
         z = model(z, a)
     return z
+
+
+def _unroll(model: Dynamics, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
+    """From a model that takes many steps at once: `first` samples' states, the others' last ones; else None."""
+    unroll = getattr(model, "unroll", None)
+    return None if unroll is None else unroll(z, actions, first)
 
 
 def cycle(h: Dynamics, b: Dynamics, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,17 +75,22 @@ def total_objective(
     return rl + lambda_pred * pred + lambda_cyc * cyc
 
 
-def without_parameter_gradients(model: Dynamics) -> Dynamics:
-    """The same function of (z, a); gradients pass through to z but do not reach the model's parameters."""
-    if not isinstance(model, nn.Module):
-        return model
+class Frozen:
+    """The same function of (z, a) as `model`; gradients pass through to z but do not reach its parameters."""
 
-    def frozen(z: Tensor, a: Tensor) -> Tensor:
-        detached = {name: p.detach() for name, p in model.named_parameters()}
-        out: Tensor = functional_call(model, detached, (z, a))
+    def __init__(self, model: Dynamics) -> None:
+        self._model = model
+
+    def __call__(self, z: Tensor, a: Tensor) -> Tensor:
+        if not isinstance(self._model, nn.Module):
+            return self._model(z, a)
+        detached = {name: p.detach() for name, p in self._model.named_parameters()}
+        out: Tensor = functional_call(self._model, detached, (z, a))
         return out
 
-    return frozen
+    def unroll(self, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
+        unroll = getattr(self._model, "unroll", None)
+        return None if unroll is None else unroll(z, actions, first, frozen=True)
 
 
 class VirtualTrajectories(nn.Module):
@@ -133,18 +148,35 @@ class VirtualTrajectories(nn.Module):
             return z.flatten(1)
         return self.q(self.g(z)) if self.q is not None else self.g(z)
 
-    def loss(self, z: Tensor, target: Tensor, actions: Tensor) -> Tensor:
-        """Eq. 4: L_cyc = 1/M Σ_m d_M(z′_t, z̃_t) along the given actions (B, M, K, …a). Returns (B,)."""
+    def foresee(self, z: Tensor, recorded: Tensor, virtual: Tensor) -> tuple[Tensor, Tensor | None]:
+        """ẑ along the recorded actions (B, K, …a), and what `loss` may take as `ahead` for the virtual ones.
+
+        One pass of h for both, each with its own batch statistics, where h can and nothing keeps them apart.
+        """
+        shared = self.update_forward and self.constraint == "end" and virtual.numel() > 0
+        if shared:
+            starts = torch.cat([z, z.repeat_interleave(self.M, 0)])
+            steps = torch.cat([recorded, virtual.flatten(0, 1)])
+            if (unrolled := _unroll(self.h, starts, steps, len(z))) is not None:
+                return unrolled
+        return rollout(self.h, z, recorded), None
+
+    def loss(self, z: Tensor, target: Tensor, actions: Tensor, ahead: Tensor | None = None) -> Tensor:
+        """Eq. 4: L_cyc = 1/M Σ_m d_M(z′_t, z̃_t) along the given actions (B, M, K, …a). Returns (B,).
+
+        `ahead` (B·M, …) is ẑ_{t+K} of the virtual trajectories where it is known already.
+        """
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
-        h = self.h if self.update_forward else without_parameter_gradients(self.h)
+        h = self.h if self.update_forward else Frozen(self.h)
         z, actions = z.repeat_interleave(M, 0), actions.flatten(0, 1)  # (B·M, …), (B·M, K, …a)
         if self.constraint == "every":
             z_hat, z_cycle = cycle(h, self.b, z, actions)  # (B·M, K, …)
             end, inner = z_cycle[:, 0], self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
         else:
-            end, inner = endpoint(self.b, endpoint(h, z, actions), actions.flip(1)), 0.0  # (B·M, …): z′_t
+            ahead = endpoint(h, z, actions) if ahead is None else ahead
+            end, inner = endpoint(self.b, ahead, actions.flip(1)), 0.0  # (B·M, …): z′_t
         if target.dim() == 2:
             target = target[:, None].expand(-1, M, -1)  # (B, M, D)
         distance: Tensor = inner + self.d(self.project(end).unflatten(0, (B, M)), target.detach())  # (B, M)

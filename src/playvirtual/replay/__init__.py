@@ -1,6 +1,6 @@
 """Experience: every frame stored once on the training device, read back as sequences."""
 
-from playvirtual.replay.augmentation import Augmentation, Crop, intensity, random_crop, shift
+from playvirtual.replay.augmentation import Augmentation, Crop, intensity, window
 from playvirtual.replay.buffer import Replay
 from playvirtual.replay.returns import NStep, n_step
 from playvirtual.replay.sampling import Priorities, search
@@ -13,7 +13,6 @@ __all__ = [
     "Replay",
     "intensity",
     "n_step",
-    "random_crop",
     "search",
-    "shift",
+    "window",
 ]

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from playvirtual.method import kernels
+from playvirtual.replay.blocks import blocks
+
+if kernels.AVAILABLE:
+    from playvirtual.replay import fused_cut
+
 
 def window(images: Tensor, top: Tensor, left: Tensor, size: int, source: Tensor | None = None) -> Tensor:
     """(N, C, H, W) -> (N, C, size, size): one window per image; outside of it the border pixel is repeated.
@@ -22,19 +28,30 @@ def window(images: Tensor, top: Tensor, left: Tensor, size: int, source: Tensor 
     return images.permute(0, 2, 3, 1)[n, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def shift(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
-    """Replicate-pads by `pad` and crops back to the old size at offsets (N, 2) in 0 … 2·pad; `pad` means no shift."""
-    return window(images, offsets[:, 0] - pad, offsets[:, 1] - pad, images.shape[-1])
+def augmented(
+    images: Tensor, corners: Tensor | None, size: int, source: Tensor | None, factor: Tensor, block: int
+) -> Tensor:
+    """(N, C, H, W) uint8 -> (V, C, size, size) floats: the windows at `corners` (V, 2), divided by 255, times `factor`.
+
+    Without `corners` the whole pictures; `source` as in `window`. With `block` > 1 the result comes in `blocks`.
+    """
+    if kernels.in_use() and images.is_cuda:
+        number = torch.arange(len(images), device=images.device) if source is None else source
+        places = torch.zeros((len(number), 2), dtype=torch.int64, device=images.device) if corners is None else corners
+        low = torch.is_autocast_enabled(images.device.type)
+        clamp = size == images.shape[-1]  # a shift leaves its image, a crop does not
+        return fused_cut.cut(images, places, number, factor / 255.0, size, block, clamp=clamp, low=low)
+    if corners is not None:
+        images = window(images, corners[:, 0], corners[:, 1], size, source)
+    elif source is not None:
+        images = images[source]
+    floats = images.to(torch.get_default_dtype()) / 255.0 * factor[:, None, None, None]
+    return blocks(floats, block) if block > 1 else floats
 
 
-def random_crop(images: Tensor, offsets: Tensor, size: int, source: Tensor | None = None) -> Tensor:
-    """Crops to size × size at offsets (N, 2) in 0 … H − size; `source` as in `window`."""
-    return window(images, offsets[:, 0], offsets[:, 1], size, source)
-
-
-def intensity(images: Tensor, noise: Tensor, scale: float) -> Tensor:
-    """Multiplies every image by 1 + scale · clip(noise, −2, 2); noise (N,) is standard normal."""
-    return images * (1.0 + scale * noise.clamp(-2.0, 2.0))[:, None, None, None]
+def intensity(noise: Tensor, scale: float) -> Tensor:
+    """The factors 1 + scale · clip(noise, −2, 2) of images with standard normal noise (N,)."""
+    return 1.0 + scale * noise.clamp(-2.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -43,17 +60,21 @@ class Augmentation:
 
     pad: int
     scale: float
+    block: int = 1  # the results come in `blocks` of this size
 
     def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The random numbers for `count` images: offsets (count, 2) and intensity noise (count,)."""
         offsets = torch.randint(2 * self.pad + 1, (count, 2), generator=generator, device=device)
         return offsets, torch.randn(count, generator=generator, device=device)
 
-    def __call__(self, images: Tensor, draws: tuple[Tensor, Tensor]) -> Tensor:
-        """(N, C, H, W) uint8 -> float32; the same shift and intensity for every frame of a stack."""
+    def __call__(self, images: Tensor, draws: tuple[Tensor, Tensor], source: Tensor | None = None) -> Tensor:
+        """(N, C, H, W) uint8 -> floats; the same shift and intensity for every frame of a stack.
+
+        With `source` (V,) there are V results, number v made of images[source[v]].
+        """
         offsets, noise = draws
-        moved = shift(images, offsets, self.pad) if self.pad else images
-        return intensity(moved.to(torch.get_default_dtype()) / 255.0, noise, self.scale)
+        corners = offsets - self.pad if self.pad else None
+        return augmented(images, corners, images.shape[-1], source, intensity(noise, self.scale), self.block)
 
 
 @dataclass(frozen=True)
@@ -63,6 +84,7 @@ class Crop:
     image_size: int
     size: int
     scale: float
+    block: int = 1  # the results come in `blocks` of this size
 
     def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The random numbers for `count` images: offsets (count, 2) and intensity noise (count,)."""
@@ -75,11 +97,12 @@ class Crop:
         With `source` (V,) there are V results, number v made of images[source[v]].
         """
         offsets, noise = draws
-        return intensity(self.crop(images, offsets, source), noise, self.scale)
+        return augmented(images, offsets, self.size, source, intensity(noise, self.scale), self.block)
 
-    def crop(self, images: Tensor, offsets: Tensor, source: Tensor | None = None) -> Tensor:
+    def crop(self, images: Tensor, offsets: Tensor) -> Tensor:
         """The crops alone, at offsets (N, 2)."""
-        return random_crop(images, offsets, self.size, source).to(torch.get_default_dtype()) / 255.0
+        ones = torch.ones(len(offsets), dtype=torch.get_default_dtype(), device=images.device)
+        return augmented(images, offsets, self.size, None, ones, self.block)
 
     def centre(self, images: Tensor) -> Tensor:
         """The middle of every image, as for acting."""

@@ -45,7 +45,9 @@ class Replay:
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(capacity, *shape, dtype=dtype, device=self.device)
 
-        self.frames = zeros(*frame_shape, dtype=torch.uint8)
+        # One frame more than there are entries: it stays black, for what a stack shows before its episode.
+        self._pictures = torch.zeros(capacity + 1, *frame_shape, dtype=torch.uint8, device=self.device)
+        self.frames = self._pictures[:capacity]
         layout = layout_of(action_size)
         records = zeros(layout.itemsize, dtype=torch.uint8)
         column = columns(records, layout)
@@ -148,6 +150,6 @@ class Replay:
         if self.repeat_first:
             earliest = index[..., None] - visible.sum(-1, keepdim=True) + 1
             positions = torch.where(visible, positions, torch.remainder(earliest, self.capacity))
-            return self.frames[positions].flatten(-4, -3)
-        frames = self.frames[positions] * visible[..., None, None, None]  # (…, stack, C, H, W)
-        return frames.flatten(-4, -3)
+        else:
+            positions = positions.masked_fill(~visible, self.capacity)
+        return self._pictures[positions].flatten(-4, -3)  # (…, stack, C, H, W) before

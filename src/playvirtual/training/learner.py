@@ -30,10 +30,14 @@ class Learner:
         self.generator = generator
         self.schedule = schedule_of(config, agent.device)
         self.updates = 0
-        self._sums: dict[str, Tensor] = {}
+        self._names: dict[int, list[str]] = {}  # phase → its metrics
+        self._sums: dict[int, Tensor] = {}  # phase → (metrics + 1,): their sums, and how many updates they are of
+        self._one = torch.ones((), device=agent.device)
         self._since = 0
         self.watch = Watch(agent.device)
         self._launch: Callable[[int], None] = self._work
+        if agent.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True  # shapes never change, so looking for the best kernels pays
         if agent.device.type == "cuda" and config.capture != "off":
             if config.capture == "compile":
                 agent.compile()
@@ -52,28 +56,31 @@ class Learner:
         positions: dict[str, Tensor] = self.source.positions(batch)
         self.source.learned(batch, metrics)
         self.watch.see(phase, metrics, positions)
-        for name, value in metrics.items():
-            if name not in self._sums:
-                self._sums[name] = torch.zeros(2, device=value.device)
-            # The sum and how many it is of: not every phase has every metric.
-            self._sums[name].add_(torch.stack([value.float(), torch.ones_like(value, dtype=torch.float32)]))
+        newest = torch.stack([*metrics.values(), self._one]).float()
+        if phase not in self._sums:  # not every phase has every metric
+            self._names[phase], self._sums[phase] = list(metrics), torch.zeros_like(newest)
+        self._sums[phase].add_(newest)
 
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call; the one place where the host waits for the device."""
         if not self._since:
             return {}
-        totals = torch.stack(list(self._sums.values())).tolist()
-        for total in self._sums.values():
-            total.zero_()
+        totals: dict[str, tuple[float, float]] = {}
+        for phase, sums in self._sums.items():
+            *values, count = sums.tolist()
+            for name, value in zip(self._names[phase], values, strict=True):
+                total, updates = totals.get(name, (0.0, 0.0))
+                totals[name] = total + value, updates + count
+            sums.zero_()
         self._since = 0
-        return {name: total / count for name, (total, count) in zip(self._sums, totals, strict=True) if count}
+        return {name: total / updates for name, (total, updates) in totals.items() if updates}
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, schedules and the sums since the last line of metrics; the agent's state is its own."""
         return {
             "updates": self.updates,
             "since": self._since,
-            "sums": self._sums,
+            "sums": {str(phase): {"names": self._names[phase], "sums": sums} for phase, sums in self._sums.items()},
             "lambda_cyc": self.schedule.lambda_cyc,
             "beta": self.schedule.beta,
             "watch": self.watch.state_dict(),
@@ -82,7 +89,8 @@ class Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave; to be called before the first update."""
         self.updates, self._since = state["updates"], state["since"]
-        self._sums = {name: total.to(self.agent.device) for name, total in state["sums"].items()}
+        self._names = {int(phase): list(kept["names"]) for phase, kept in state["sums"].items()}
+        self._sums = {int(phase): kept["sums"].to(self.agent.device) for phase, kept in state["sums"].items()}
         self.schedule.lambda_cyc.copy_(state["lambda_cyc"])
         self.schedule.beta.copy_(state["beta"])
         self.watch.load_state_dict(state["watch"])

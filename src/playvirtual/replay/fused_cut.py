@@ -1,0 +1,71 @@
+"""Windows cut from uint8 images and brought into blocks by one Triton kernel."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
+# No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _cut(images, corners, source, factor, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, SIZE: tl.constexpr,
+         BLOCK: tl.constexpr, CLAMP: tl.constexpr, XS: tl.constexpr, CS: tl.constexpr):  # fmt: skip
+    """One row of blocks of one window, written in the order block, y and x in it, channel; XS ≥ SIZE and CS ≥ C."""
+    v, row = tl.program_id(0), tl.program_id(1)
+    x = tl.arange(0, XS)[:, None, None]
+    line = tl.arange(0, BLOCK)[None, :, None]
+    c = tl.arange(0, CS)[None, None, :]
+    inside = (x < SIZE) & (c < C)
+    top, left = tl.load(corners + 2 * v).to(tl.int32), tl.load(corners + 2 * v + 1).to(tl.int32)
+    y, column = top + row * BLOCK + line, left + x
+    if CLAMP:  # only where a window may hang over the border: neighbouring pixels are fetched together without
+        y, column = tl.minimum(tl.maximum(y, 0), H - 1), tl.minimum(tl.maximum(column, 0), W - 1)
+    image = images + tl.load(source + v) * (C * H * W)
+    value = tl.load(image + (c * H + y) * W + column, mask=inside, other=0).to(tl.float32) * tl.load(factor + v)
+    begin = out + (v.to(tl.int64) * (SIZE // BLOCK) + row) * (SIZE * BLOCK * C)
+    place = ((x // BLOCK * BLOCK + line) * BLOCK + x % BLOCK) * C + c
+    tl.store(begin + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+@torch.library.custom_op("playvirtual::cut", mutates_args=())
+def _windows(
+    images: Tensor, corners: Tensor, source: Tensor, factor: Tensor, size: int, block: int, clamp: bool, low: bool
+) -> Tensor:
+    """(N, C, H, W) uint8 -> (V, size/block, size/block, block²·C) bfloat16 if `low`, else float32."""
+    (_, C, H, W), V, rows = images.shape, len(source), size // block
+    dtype = torch.bfloat16 if low else torch.float32
+    out = torch.empty(V, rows, rows, block * block * C, dtype=dtype, device=images.device)
+    power = triton.next_power_of_2
+    _cut[(V, rows)](
+        images, corners, source, factor, out, C=C, H=H, W=W, SIZE=size, BLOCK=block, CLAMP=clamp, XS=power(size),
+        CS=power(C),
+    )  # fmt: skip
+    return out
+
+
+@_windows.register_fake
+def _(images, corners, source, factor, size, block, clamp, low):
+    shape = (len(source), size // block, size // block, block * block * images.shape[1])
+    return images.new_empty(shape, dtype=torch.bfloat16 if low else torch.float32)
+
+
+def cut(
+    images: Tensor,
+    corners: Tensor,
+    source: Tensor,
+    factor: Tensor,
+    size: int,
+    block: int,
+    *,
+    clamp: bool,
+    low: bool,
+) -> Tensor:
+    """Window v, at its corner (top, left) of images[source], times its factor; in blocks, bfloat16 if `low`.
+
+    (N, C, H, W) uint8 -> (V, block²·C, size/block, size/block). Without `clamp` no window may leave its image; `block`
+    is a power of two that divides `size`.
+    """
+    arguments = (images.contiguous(), corners.contiguous(), source, factor, size, block, clamp, low)
+    windows: Tensor = _windows(*arguments)
+    return windows.permute(0, 3, 1, 2)
