@@ -30,7 +30,7 @@ def table(m: Measurement) -> str:
         _line("updates", f"{rate(m.updates_per_s)} /s"),
     ]
     if m.loop is not None:
-        each = f"{m.updates_per_step:g} update{'s' * (m.updates_per_step != 1)} each, over {m.loop.steps} step{'s' * (m.loop.steps != 1)}"
+        each = f"{m.updates_per_step:g} update{'s' * (m.updates_per_step != 1)} each, {m.loop.steps} timed"
         lines += [
             _line("agent steps, whole loop", f"{rate(m.loop.steps_per_s)} /s ({each})"),
             _line("  share environment", f"{m.loop.environment:6.1%}"),
