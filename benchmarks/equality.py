@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
+from playvirtual.config import RainbowConfig
+from playvirtual.errors import InputError
 from playvirtual.method import dynamics, total_objective
 from playvirtual.presets import build
 from playvirtual.training.capture import WARM_UPS
@@ -247,7 +249,7 @@ def report(task: str, name: str, kind: str, errors: Mapping[str, float], toleran
 
 def check(task: str, device: torch.device, only: str) -> bool:
     """All rows of one task; whether every one is within its tolerance."""
-    good, rainbow = True, not task.startswith("dmc/") and task != "toy/reach"
+    good, rainbow = True, isinstance(build(task).agent, RainbowConfig)
     references: dict[int | None, Outcome] = {}
 
     def errors(variant: Variant, K: int | None = None) -> tuple[dict[str, float], dict[str, float]]:
@@ -301,4 +303,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(f"error: {error}")

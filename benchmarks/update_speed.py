@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from playvirtual.errors import InputError
 from playvirtual.method import dynamics
 from playvirtual.presets import build
 from playvirtual.training.bench import REPEATS, Measurement, check_repeats, measure, prepare
@@ -233,4 +234,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(f"error: {error}")
