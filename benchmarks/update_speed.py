@@ -237,4 +237,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except InputError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
