@@ -59,7 +59,7 @@ def parts(training: Training, steps: int) -> None:
         (training, "learn", "learn"),
         (training.source, "sample", "  replay: sample"),
         (agent, "update", "  agent: update"),
-        (agent, "_losses", "    losses"),
+        (agent, "_objective", "    losses"),
         (agent, "draw", "    random numbers"),
         (torch.Tensor, "backward", "    backward"),
         (torch.nn.utils, "clip_grad_norm_", "    gradient norms"),

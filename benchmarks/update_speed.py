@@ -1,110 +1,238 @@
-"""How long one update takes: eager, CUDA graph, compiled; by precision, method, M, K and batch size.
+"""How long one update takes: by capture, precision, task and method, and as M, K and the batch grow.
 
-python benchmarks/update_speed.py [--quick] [--out FILE.json]
-Every row is measured in this one process with a replay filled by real play; medians of repeated timings.
+python benchmarks/update_speed.py [--jobs N] [--only SUBSTRING] [--out FILE.json] [--markdown]
+Each row is a process of its own that plays, compiles and captures beside up to N − 1 others. Then all of them wait
+while one after the other is measured, so that nothing else runs on the device. The floor is the time that the
+update's products and convolutions, as the eager code has them, would take at the peak the device is sold with.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import statistics
-import time
+import multiprocessing
+import os
+import sys
+import traceback
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from playvirtual.errors import InputError
+from playvirtual.method import kernels
 from playvirtual.presets import build
+from playvirtual.training.bench import REPEATS, Measurement, check_repeats, measure, prepare
+from playvirtual.training.bench_table import rate
+from playvirtual.training.devices import machine, resolve
 from playvirtual.training.loop import Training
 
-FILL = 300  # agent steps of random play before measuring
+# Dense tensor-core peaks in FLOP/s by the first word that fits the device's name; NVIDIA's H200 data sheet.
+PEAKS = {"H200": {"bf16": 989e12, "tf32": 495e12, "fp32": 67e12}}
+FLOP_FILL = 60  # agent steps before the update whose FLOPs are counted: more than K and n reach ahead
 
 
-def rows(quick: bool) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Row:
+    """One line of a table."""
+
+    section: str
+    task: str
+    capture: str
+    precision: str
+    method: str = "playvirtual"
+    change: dict[str, Any] = field(default_factory=dict)  # of the preset's values
+
+    @property
+    def label(self) -> str:
+        changes = " ".join(f"{name}={value}" for name, value in self.change.items())
+        return " ".join(filter(None, [self.section, self.task, self.method, changes, self.capture, self.precision]))
+
+    def options(self) -> dict[str, Any]:
+        return {"method": self.method, "capture": self.capture, "precision": self.precision, **self.change}
+
+
+def rows() -> Iterator[Row]:
     """What is measured, the plainest version first."""
-    pong, alien = "atari/pong", "atari/alien"
-    for capture, precision in [
-        ("off", "fp32"),
-        ("off", "tf32"),
-        ("graph", "tf32"),
-        ("graph", "bf16"),
-        ("compile", "tf32"),
-        ("compile", "bf16"),
-    ]:
-        yield {"task": pong, "method": "playvirtual", "capture": capture, "precision": precision}
-    yield {"task": pong, "method": "spr", "capture": "compile", "precision": "bf16"}
-    yield {"task": alien, "method": "playvirtual", "capture": "compile", "precision": "bf16"}
-    if quick:
-        return
-    for change in [{"M": "0"}, {"M": "1A"}, {"M": "4A"}, {"K": 3}, {"K": 6}, {"K": 12}, {"batch_size": 64}]:
-        yield {"task": pong, "method": "playvirtual", "capture": "compile", "precision": "bf16", **change}
+    pong, alien, cartpole = "atari/pong", "atari/alien", "dmc/cartpole-swingup"
+    for capture, precision in [("off", "fp32"), ("off", "tf32"), ("graph", "tf32"), ("graph", "bf16")]:
+        yield Row("main", pong, capture, precision)
+    for precision in ("tf32", "bf16"):
+        yield Row("main", pong, "compile", precision)
+        yield Row("main", pong, "compile", precision, "spr")
+        yield Row("main", alien, "compile", precision)
+    for method in ("playvirtual", "spr"):
+        for precision in ("tf32", "bf16"):
+            yield Row("main", cartpole, "compile", precision, method)
+    for name, values in {"M": ("0", "1A", "2A", "4A"), "K": (3, 6, 9, 12), "batch_size": (32, 64, 128)}.items():
+        for value in values:
+            yield Row(f"growth-{name}", pong, "compile", "bf16", change={name: value})
 
 
-def measure(options: dict[str, Any], repeats: int, device: str) -> dict[str, Any]:
-    """Milliseconds per update: median and spread over `repeats` blocks, seconds until the first one ran."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    config = build(**options, device=device, min_size=FILL, steps=10 * FILL)
-    training = Training(config)
-    for _ in range(FILL):
-        training.interact()
-    learner = training.learner
-    learner.schedule.set(60_000)
-    began = time.monotonic()
-    for _ in range(5):
-        learner.update()
-    synchronize()
-    started = time.monotonic() - began
-    blocks = []
-    for _ in range(repeats):
-        before = time.perf_counter()
-        for _ in range(20):
-            learner.update()
-        synchronize()
-        blocks.append((time.perf_counter() - before) / 20 * 1e3)
-    training.env.close()
-    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
-    quartiles = statistics.quantiles(blocks, n=4)
-    return {
-        **options,
-        "ms": statistics.median(blocks),
-        "q1": quartiles[0],
-        "q3": quartiles[2],
-        "first_s": started,
-        "peak_gib": memory,
-    }
+@dataclass(frozen=True)
+class Result:
+    """A measured row; its floor is None where the device's peak is not known."""
+
+    row: Row
+    measurement: Measurement
+    gflop: float  # of one update, the mean over its phases
+    floor_ms: float | None
 
 
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def count_flops(row: Row, device: str) -> float:
+    """FLOPs of one eager update, forward and backward, optimiser and element-wise work not counted."""
+    options = row.options() | {"capture": "off", "precision": "fp32"}
+    config = build(row.task, **options, device=device, min_size=FLOP_FILL, steps=1000)
+    kernels.use_fused(False)  # the counter sees PyTorch's own operators alone
+    try:
+        with closing(Training(config)) as training:
+            for _ in range(FLOP_FILL):
+                training.interact()
+            with FlopCounterMode(display=False) as counter:
+                for _ in range(training.agent.phases):
+                    training.learner.update()
+            return float(counter.get_total_flops()) / training.agent.phases
+    finally:
+        kernels.use_fused(True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="only the main rows")
-    parser.add_argument("--repeats", type=int, default=15)
+def floor(flops: float, precision: str, device: str) -> float | None:
+    """Milliseconds at the device's peak in that precision."""
+    peaks = next((peaks for word, peaks in PEAKS.items() if word in device), None)
+    return None if peaks is None else flops / peaks[precision] * 1e3
+
+
+def work(row: Row, device: str, repeats: int, connection: Connection) -> None:
+    """A worker's life: prepare, say so, wait for its turn, measure, hand over."""
+    try:
+        flops = count_flops(row, device)
+        gc.collect()  # a training has cycles: what was counted with must not count as this row's memory
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        prepared = prepare(build(row.task, **row.options(), device=device))
+        with closing(prepared.training):
+            connection.send("ready")
+            connection.recv()  # its turn
+            found = measure(prepared, repeats=repeats, loop=row.section == "main")
+            connection.send(Result(row, found, flops / 1e9, floor(flops, found.precision, found.machine.device)))
+    except Exception:  # the other rows go on
+        connection.send(traceback.format_exc())
+
+
+def wave(batch: list[Row], device: str, repeats: int) -> Iterator[tuple[Row, Result | str]]:
+    """Starts a process per row, waits until all are prepared, then measures one at a time."""
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    workers = []
+    for row in batch:
+        here, there = context.Pipe()
+        process = context.Process(target=work, args=(row, device, repeats, there))
+        process.start()
+        there.close()  # so that the end of the process ends the pipe
+        workers.append((row, process, here))
+    prepared = [(row, process, here, _receive(here)) for row, process, here in workers]
+    for row, process, here, answer in prepared:
+        if answer == "ready":
+            here.send("go")
+            answer = _receive(here)
+        process.join(30)  # its memory is free before the next one is measured
+        if process.is_alive():  # a compiler's helper that does not let go
+            process.kill()
+        yield row, answer
+
+
+def _receive(connection: Connection) -> Any:
+    try:
+        return connection.recv()
+    except EOFError:
+        return "the process ended without a word (out of memory?)"
+
+
+def line(result: Result) -> str:
+    """One row for people who wait."""
+    m = result.measurement
+    memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
+    bound = "" if result.floor_ms is None else f"  floor {result.floor_ms:.3f} ms"
+    return (
+        f"{result.row.label:<62} {m.update_ms.median:9.3f} ms [{m.update_ms.q1:.3f}, {m.update_ms.q3:.3f}]"
+        f"  {rate(m.updates_per_s):>7}/s  first {m.first_update_s:.1f} s  {memory:.2f} GiB"
+        f"  {0 if m.kernels is None else m.kernels.per_update:.0f} kernels  {result.gflop:.1f} GFLOP{bound}"
+    )
+
+
+def markdown(results: list[Result]) -> str:
+    """The tables of docs/performance.md."""
+    parts = []
+    for section in dict.fromkeys(result.row.section for result in results):
+        steps = section == "main"
+        head = ["task, method", "change", "capture", "precision", "ms per update (quartiles)", "updates/s"]
+        head += ["agent steps/s"] if steps else []
+        head += ["kernels", "peak memory", "GFLOP", "floor", "first update ready after"]
+        lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+        for r in (r for r in results if r.row.section == section):
+            m = r.measurement
+            memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
+            change = ", ".join(f"{name} = {value}" for name, value in r.row.change.items()) or "none"
+            cells = [f"`{m.task}`, `{m.method}`", change, m.capture, m.precision]
+            cells += [f"{m.update_ms.median:.2f} ({m.update_ms.q1:.2f} to {m.update_ms.q3:.2f})", rate(m.updates_per_s)]
+            cells += ["—" if m.loop is None else rate(m.loop.steps_per_s)] if steps else []
+            cells += [
+                "—" if m.kernels is None else f"{m.kernels.per_update:.0f}",
+                f"{memory:.2f} GiB",
+                f"{r.gflop:.1f}",
+            ]
+            cells += ["—" if r.floor_ms is None else f"{r.floor_ms:.2f} ms", f"{m.first_update_s:.0f} s"]
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    """Measures the chosen rows; exit code 1 if one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1, help="rows that are prepared at the same time (default: 1)")
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="only rows whose label has it; see --list")
+    parser.add_argument("--list", action="store_true", help="print the labels and measure nothing")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="blocks per row")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", help="write the rows as JSON")
+    parser.add_argument("--out", help="write everything as JSON; after each row, so that a stop loses nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance.md at the end")
     options = parser.parse_args()
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{name}, torch {torch.__version__}")
-    results = []
-    for row in rows(options.quick):
-        torch._dynamo.reset()
-        result = measure(row, options.repeats, options.device)
-        results.append(result)
-        label = " ".join(str(v) for v in row.values())
-        print(
-            f"{label:<50} {result['ms']:8.3f} ms  [{result['q1']:.3f}, {result['q3']:.3f}]"
-            f"  {1e3 / result['ms']:7.1f}/s  first {result['first_s']:.1f} s  {result['peak_gib']:.2f} GiB",
-            flush=True,
-        )
-    if options.out:
-        with open(options.out, "w") as file:
-            json.dump({"device": name, "torch": torch.__version__, "rows": results}, file, indent=1)
+    check_repeats(options.repeats)
+    chosen = [row for row in rows() if options.only in row.label]
+    if options.list or not chosen:
+        print("\n".join(row.label for row in chosen) or f"no row has {options.only!r} in its label")
+        return 0 if chosen else 2
+    jobs = max(1, options.jobs)
+    cores = os.cpu_count() or 1
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // jobs)))  # the workers' share each
+    here = machine(resolve(options.device))
+    print(here, f"{jobs} prepared at a time" if jobs > 1 else "", sep=", " if jobs > 1 else "", flush=True)
+    results, failures = [], 0
+    for start in range(0, len(chosen), jobs):
+        for row, answer in wave(chosen[start : start + jobs], options.device, options.repeats):
+            if not isinstance(answer, Result):
+                failures += 1
+                print(f"{row.label}: failed\n{answer}", file=sys.stderr, flush=True)
+                continue
+            results.append(answer)
+            print(line(answer), flush=True)
+            if options.out:
+                content = {"machine": asdict(here), "jobs": jobs, "rows": [asdict(result) for result in results]}
+                with open(options.out, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+    if options.markdown:
+        print(f"\n{here}\n\n{markdown(results)}")
+    return int(failures > 0)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -11,19 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playvirtual.api import evaluate, export, load, resume, train
+    from playvirtual.api import bench, evaluate, export, load, resume, train
     from playvirtual.errors import InputError, Interrupted, RunError
     from playvirtual.method import VirtualTrajectories
     from playvirtual.presets import build
+    from playvirtual.training.bench import Measurement
     from playvirtual.training.session import Run
 
 __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "Interrupted",
+    "Measurement",
     "Run",
     "RunError",
     "VirtualTrajectories",
+    "bench",
     "build",
     "evaluate",
     "export",
@@ -33,10 +36,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
+    **dict.fromkeys(("bench", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
     **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
     "VirtualTrajectories": "playvirtual.method",
     "build": "playvirtual.presets",
+    "Measurement": "playvirtual.training.bench",
     "Run": "playvirtual.training.session",
 }
 

@@ -1,4 +1,4 @@
-"""The Python entry points: train, resume, evaluate, load, export."""
+"""The Python entry points: train, resume, evaluate, load, export, bench."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from playvirtual.config import Config, with_values
 from playvirtual.errors import InputError
 from playvirtual.presets import build
+from playvirtual.training import bench as benchmark
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
 from playvirtual.training.devices import resolve
@@ -109,3 +110,16 @@ def evaluate(
             step=config.steps,
             watcher=watcher,
         )
+
+
+def bench(
+    task: str,
+    *,
+    method: str = "playvirtual",
+    preset: str = "paper",
+    repeats: int = benchmark.REPEATS,
+    say: benchmark.Say = benchmark.silent,
+    **options: Any,
+) -> benchmark.Measurement:
+    """Times what `train` with the same arguments would do on this machine; `say` hears what is going on."""
+    return benchmark.bench(build(task, method=method, preset=preset, **options), repeats=repeats, say=say)

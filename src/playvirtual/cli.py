@@ -57,6 +57,7 @@ def _parser(words: Sequence[str]) -> Parser:
     _add_train(commands, words)
     _add_evaluate(commands)
     _add_export(commands)
+    _add_bench(commands, words)
     _add_list(commands)
     add_sweep(commands, words)
     add_probe(commands)
@@ -64,11 +65,16 @@ def _parser(words: Sequence[str]) -> Parser:
     return parser
 
 
-def _add_train(commands: Any, words: Sequence[str]) -> None:
+def _task_shown(command: str, words: Sequence[str]) -> tuple[str, Config]:
+    """The task that `command` is given, if it is, and the configuration whose defaults its help shows."""
     from playvirtual.presets import base
 
-    given = words[1] if len(words) > 1 and words[0] == "train" and not words[1].startswith("-") else DEFAULT_TASK
-    config: Config = base(given) if words[:1] == ["train"] else base(DEFAULT_TASK)
+    given = words[1] if len(words) > 1 and words[0] == command and not words[1].startswith("-") else DEFAULT_TASK
+    return given, base(given)
+
+
+def _add_train(commands: Any, words: Sequence[str]) -> None:
+    given, config = _task_shown("train", words)
     parser = commands.add_parser(
         "train",
         help="train an agent and score it",
@@ -136,6 +142,27 @@ def _add_export(commands: Any) -> None:
     parser.set_defaults(run=_export)
 
 
+def _add_bench(commands: Any, words: Sequence[str]) -> None:
+    given, config = _task_shown("bench", words)
+    parser = commands.add_parser(
+        "bench",
+        help="time a run's updates and steps on this machine, and show where the time goes",
+        description="Time what `playvirtual train` with the same flags would do: build its parts, play 300 random "
+        "steps, compile and capture, then measure updates, whole steps, memory and kernels. No run folder is "
+        f"written. Defaults shown are those of {given}.",
+        epilog="example: playvirtual bench atari/pong --precision bf16 --json pong.json; the update's median is the "
+        "number to compare, quartiles far from it mean that the machine was not idle",
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
+    parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(METHODS)}")
+    parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    add_fields(parser, config, without=("task", "method", "preset"))
+    parser.set_defaults(run=_bench)
+
+
 def _add_list(commands: Any) -> None:
     parser = commands.add_parser("list", help="what there is to name on the command line", allow_abbrev=False)
     parser.add_argument("what", metavar="tasks|methods|experiments")
@@ -195,6 +222,23 @@ def _export(options: argparse.Namespace) -> int:
 
     print(f"export: {export(options.path, options.out)}")
     return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from playvirtual.api import bench
+    from playvirtual.config import coerce
+    from playvirtual.training.bench_table import json_file, table
+
+    repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
+    given = {"method": options.method, "preset": options.preset, **given_fields(options)}
+    measurement = bench(options.task, repeats=repeats, say=_note, **given)
+    print(table(measurement))
+    write(measurement)
+    return 0
+
+
+def _note(text: str) -> None:
+    print(f"playvirtual: {text}", file=sys.stderr, flush=True)
 
 
 def _list(options: argparse.Namespace) -> int:

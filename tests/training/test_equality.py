@@ -1,0 +1,61 @@
+"""Compiled losses and gradients are the eager ones: the CPU's part of benchmarks/equality.py."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._inductor import config as inductor
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "equality.py"
+spec = importlib.util.spec_from_file_location("equality", SCRIPT)
+if spec is None or spec.loader is None or not SCRIPT.exists():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+equality = importlib.util.module_from_spec(spec)
+sys.modules["equality"] = equality
+spec.loader.exec_module(equality)
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])  # Rainbow with convolutional dynamics, SAC
+def test_compiled_losses_and_gradients_equal_eager_ones(task: str) -> None:
+    why = equality.missing(equality.COMPILED, CPU, rainbow=True)
+    if why:
+        pytest.skip(f"torch.compile on a CPU: {why}")
+    reference = equality.compute(task, CPU, equality.REFERENCE, K=1)
+    with inductor.patch({"cpp.simdlen": 1}):  # scalar kernels compile sooner
+        found = equality.compute(task, CPU, equality.COMPILED, K=1)
+    losses, gradients = equality.compare(found, reference)
+    assert {"pred", "cyc"} < losses.keys()
+    assert {"encoder", "dm", "bdm", "predictor"} < gradients.keys()
+    assert all(float(value.norm()) > 0 for value in reference.gradients.values())
+    assert max(losses.values()) < 1e-4
+    assert max(gradients.values()) < 1e-4
+
+
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+def test_the_same_seed_gives_the_same_inputs_losses_and_gradients(task: str) -> None:
+    first, second = (equality.compute(task, CPU, equality.REFERENCE) for _ in range(2))
+    losses, gradients = equality.compare(first, second)
+    assert set(losses.values()) | set(gradients.values()) == {0.0}
+
+
+def test_a_lower_precision_is_noticed_and_stays_within_its_tolerance() -> None:
+    bf16 = next(v for v in equality.VARIANTS if v.name == "eager bf16")
+    reference, found = (equality.compute("toy/catch", CPU, v, K=1) for v in (equality.REFERENCE, bf16))
+    losses, gradients = equality.compare(found, reference)
+    assert equality.COMPILED.losses < max(losses.values()) < bf16.losses
+    assert 1e-3 < max(gradients.values()) < bf16.near
+
+
+def test_relative_error_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    reference, found = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5])
+    assert equality.relative(found, reference) == pytest.approx(0.1)
+    assert equality.relative(found, reference, scale=torch.tensor([0.5])) == pytest.approx(1.0)
+    assert equality.relative(torch.tensor([float("nan"), 4.0]), reference) == float("inf")
+    assert not equality.report("toy/catch", "row", "losses", {"rl": 0.1}, 0.05)
+    assert equality.report("toy/catch", "row", "losses", {"rl": 0.1}, 0.2)
+    assert "EXCEEDED" in capsys.readouterr().out
