@@ -5,10 +5,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playvirtual.replay import Replay
-from playvirtual.replay.transitions import sample_transitions, sample_windows
+from playvirtual.replay import Replay, search
+from playvirtual.replay.transitions import Transitions, Windows, transitions_at, windows_at
 
 GAMMA, STACK = 0.9, 3
+
+
+def sample_transitions(replay: Replay, *, batch_size: int, gamma: float, generator: torch.Generator) -> Transitions:
+    index = search(replay.startable(1).to(torch.float32), batch_size, generator)
+    return transitions_at(replay, index, gamma=gamma)
+
+
+def sample_windows(replay: Replay, *, batch_size: int, K: int, generator: torch.Generator) -> Windows:
+    startable = replay.startable(K, within_episode=True)
+    index = search(startable.to(torch.float32), batch_size, generator)
+    return windows_at(replay, index, startable[index], K=K)
 
 
 def filled(episodes: list[tuple[int, bool]], capacity: int = 400) -> tuple[Replay, list[tuple[int, int]]]:

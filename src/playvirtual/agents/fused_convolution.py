@@ -54,7 +54,8 @@ def _tiles(dtype: torch.dtype, channels: int) -> dict[str, Any]:
     """The sizes that were fastest on an H200."""
     precision = kernels.tensor_core_precision(dtype)
     # Rows of whole memory lines are fetched ahead; shorter ones are left to the cache.
-    return {"BM": 128, "BK": 32, "num_warps": 4, "IP": precision, "STAGES": 1 if channels % 8 else 3}
+    stages, depth = 1 if channels % 8 else 3, 32 if channels < 64 else 64
+    return {"BM": 128, "BK": depth, "num_warps": 4, "IP": precision, "STAGES": stages}
 
 
 @torch.library.custom_op("playvirtual::conv_relu", mutates_args=())

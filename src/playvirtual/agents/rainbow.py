@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from playvirtual.agents.clipping import clip_by_part
 from playvirtual.agents.convolution import block_side
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
@@ -238,17 +239,14 @@ class Rainbow:
         loss, metrics = self._objective(batch, self.draw(batch), schedule.lambda_cyc)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norms = {
-            f"grad_norm_{name}": nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm)
-            for name, parameters in self.clipped.items()
-        }
+        norms = clip_by_part(self.clipped, self.config.max_grad_norm)
         follows = schedule.phase == self.phases - 1
         if follows and self.config.target_moment == "before-step":
             self.update_target()
         self.optimizer.step()
         if follows and self.config.target_moment == "after-step":
             self.update_target()
-        return {"loss": loss.detach(), **metrics, **norms}
+        return {"loss": loss.detach(), **metrics, **{f"grad_norm_{part}": norm for part, norm in norms.items()}}
 
     def update_target(self) -> None:
         """Lets the target networks follow the online ones."""

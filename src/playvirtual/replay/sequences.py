@@ -9,7 +9,6 @@ from torch import Tensor
 
 from playvirtual.replay.buffer import Replay
 from playvirtual.replay.returns import n_step
-from playvirtual.replay.sampling import Priorities
 
 
 class Sequences(NamedTuple):
@@ -25,22 +24,11 @@ class Sequences(NamedTuple):
     next_observations: Tensor  # (B, C, H, W) uint8: s_{t+m}
 
 
-def sample_sequences(
-    replay: Replay,
-    priorities: Priorities,
-    *,
-    batch_size: int,
-    K: int,
-    n: int,
-    gamma: float,
-    beta: Tensor,
-    generator: torch.Generator | None = None,
-) -> Sequences:
-    """Draws a batch without waiting for the device; shapes depend on the arguments alone.
+def sequences_at(replay: Replay, index: Tensor, weight: Tensor, *, K: int, n: int, gamma: float) -> Sequences:
+    """The batch that starts at ring positions `index` (B,), without waiting for the device.
 
-    `priorities` must leave max(K, n) entries of room ahead of every start.
+    There must be max(K, n) entries of room ahead of every start.
     """
-    index, weight = priorities.sample(batch_size, beta, generator)
     ahead = replay.ahead(index, K + 1)  # (B, K+1)
     # As the released code does, the state in which a terminal action is taken counts as gone too.
     alive = (replay.episodes[ahead] == replay.episodes[index][:, None]) & ~replay.terminals[ahead]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from playvirtual.replay.buffer import Replay
-from playvirtual.replay.sampling import search
 
 
 class Transitions(NamedTuple):
@@ -38,11 +37,8 @@ class Experience(NamedTuple):
     windows: Windows | None  # None without an auxiliary objective (K = 0)
 
 
-def sample_transitions(
-    replay: Replay, *, batch_size: int, gamma: float, generator: torch.Generator | None = None
-) -> Transitions:
-    """Draws single steps without waiting for the device; a time limit bootstraps from the frame it left."""
-    index = search(replay.startable(1).to(torch.get_default_dtype()), batch_size, generator)
+def transitions_at(replay: Replay, index: Tensor, *, gamma: float) -> Transitions:
+    """The single steps at ring positions `index` (B,); a time limit bootstraps from the frame it left."""
     after = torch.remainder(index + 1, replay.capacity)
     return Transitions(
         observations=replay.observations(index),
@@ -54,14 +50,12 @@ def sample_transitions(
     )
 
 
-def sample_windows(replay: Replay, *, batch_size: int, K: int, generator: torch.Generator | None = None) -> Windows:
-    """Draws sequences without waiting for the device; the frame that a time limit left may be the last."""
-    startable = replay.startable(K, within_episode=True)
-    index = search(startable.to(torch.get_default_dtype()), batch_size, generator)
+def windows_at(replay: Replay, index: Tensor, valid: Tensor, *, K: int) -> Windows:
+    """The sequences that start at ring positions `index` (B,), of which `valid` (B,) are within one episode."""
     ahead = replay.ahead(index, K + 1)  # (B, K+1)
     return Windows(
         observations=replay.observations(ahead),
         actions=replay.actions[ahead[:, :K]],
-        valid=startable[index].to(torch.get_default_dtype()),
+        valid=valid.to(torch.get_default_dtype()),
         positions=index,
     )

@@ -41,6 +41,7 @@ class Learner:
         if agent.device.type == "cuda" and config.capture != "off":
             if config.capture == "compile":
                 agent.compile()
+                source.compile()
             self._launch = CapturedPhases(self._work, agent.device, [generator])
 
     def update(self) -> None:

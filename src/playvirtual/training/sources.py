@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from playvirtual.agents.schedule import Schedule
 from playvirtual.config import Config, RainbowConfig, SacConfig
-from playvirtual.replay import Priorities, Replay
-from playvirtual.replay.sequences import Sequences, sample_sequences
-from playvirtual.replay.transitions import Experience, sample_transitions, sample_windows
+from playvirtual.replay import Priorities, Replay, search
+from playvirtual.replay.sequences import Sequences, sequences_at
+from playvirtual.replay.transitions import Experience, Transitions, Windows, transitions_at, windows_at
 
 
 class PrioritisedSource:
@@ -21,6 +22,8 @@ class PrioritisedSource:
     def __init__(self, config: RainbowConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
         self.config, self.K, self.replay, self.generator = config, K, replay, generator
         self.priorities = Priorities(replay, config.priority_exponent, span=max(K, config.n_step))
+        read = partial(sequences_at, replay, K=K, n=config.n_step, gamma=config.discount)
+        self._read: Callable[[Tensor, Tensor], Sequences] = read
 
     def follow(self) -> None:
         """Takes note of what was added to the replay since the last call."""
@@ -28,16 +31,11 @@ class PrioritisedSource:
 
     def sample(self, schedule: Schedule) -> Sequences:
         """Draws one batch without waiting for the device."""
-        return sample_sequences(
-            self.replay,
-            self.priorities,
-            batch_size=self.config.batch_size,
-            K=self.K,
-            n=self.config.n_step,
-            gamma=self.config.discount,
-            beta=schedule.beta,
-            generator=self.generator,
-        )
+        return self._read(*self.priorities.sample(self.config.batch_size, schedule.beta, self.generator))
+
+    def compile(self) -> None:
+        """Replaces the look-up in the replay by its compiled version."""
+        self._read = torch.compile(self._read)
 
     def learned(self, batch: Sequences, metrics: dict[str, Tensor]) -> None:
         """Takes the new priorities out of an update's metrics."""
@@ -61,6 +59,8 @@ class UniformSource:
 
     def __init__(self, config: SacConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
         self.config, self.K, self.replay, self.generator = config, K, replay, generator
+        self._transitions: Callable[[Tensor], Transitions] = partial(transitions_at, replay, gamma=config.discount)
+        self._windows: Callable[[Tensor, Tensor], Windows] = partial(windows_at, replay, K=K)
 
     def follow(self) -> None:
         """New transitions need no bookkeeping here."""
@@ -68,11 +68,18 @@ class UniformSource:
     def sample(self, schedule: Schedule) -> Experience:
         """Draws one batch without waiting for the device."""
         c, generator = self.config, self.generator
-        transitions = sample_transitions(self.replay, batch_size=c.batch_size, gamma=c.discount, generator=generator)
+        startable = self.replay.startable(1)
+        transitions = self._transitions(search(startable.to(torch.float32), c.batch_size, generator))
         windows = None
         if self.K:
-            windows = sample_windows(self.replay, batch_size=c.auxiliary_batch_size, K=self.K, generator=generator)
+            startable = self.replay.startable(self.K, within_episode=True)
+            index = search(startable.to(torch.float32), c.auxiliary_batch_size, generator)
+            windows = self._windows(index, startable[index])
         return Experience(transitions, windows)
+
+    def compile(self) -> None:
+        """Replaces the look-ups in the replay by their compiled versions."""
+        self._transitions, self._windows = torch.compile(self._transitions), torch.compile(self._windows)
 
     def learned(self, batch: Experience, metrics: dict[str, Tensor]) -> None:
         """Uniform draws learn nothing from an update."""

@@ -1,0 +1,28 @@
+"""Norms are limited as PyTorch does it, part by part."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from playvirtual.agents.clipping import clip_by_part
+
+
+@settings(deadline=None)
+@given(st.integers(0, 100), st.sampled_from([0.1, 1.0, 1e3]))
+def test_every_part_is_clipped_like_a_whole_model(seed: int, limit: float) -> None:
+    torch.manual_seed(seed)
+    parts = {"a": nn.Linear(3, 2), "b": nn.Linear(4, 1, bias=False)}
+    for part in parts.values():
+        for p in part.parameters():
+            p.grad = torch.randn_like(p)
+    twins = {name: [nn.Parameter(p.detach().clone()) for p in part.parameters()] for name, part in parts.items()}
+    for name, part in parts.items():
+        for twin, p in zip(twins[name], part.parameters(), strict=True):
+            assert p.grad is not None
+            twin.grad = p.grad.clone()
+    norms = clip_by_part(twins, limit)
+    for name, part in parts.items():
+        torch.testing.assert_close(norms[name], nn.utils.clip_grad_norm_(part.parameters(), limit))
+        for twin, p in zip(twins[name], part.parameters(), strict=True):
+            torch.testing.assert_close(twin.grad, p.grad)
