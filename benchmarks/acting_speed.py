@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from playvirtual.presets import build
+from playvirtual.training.acting import Answer
 from playvirtual.training.loop import Training
 
 WARM = 50  # steps before measuring: library start-up, captures
@@ -48,10 +49,17 @@ def measure(task: str, capture: str, device: str, steps: int, learn: bool) -> di
     training = Training(config)
     while training.step < fill:
         training.interact()
-    watch = Stopwatch()
-    watch.around(training, "explore", "act")
+    watch, choose = Stopwatch(), training._choose
+
+    def choose_and_wait() -> Answer:
+        action = choose()()
+        return lambda: action
+
+    training._choose = choose_and_wait  # type: ignore[method-assign]
+    watch.around(training, "_choose", "act")
     watch.around(training.env, "step", "env step")
-    watch.around(training.replay, "add", "replay add")
+    watch.around(training.replay, "begin", "replay add")
+    watch.around(training.replay, "complete", "replay add")
     watch.around(training.source, "follow", "follow")
     whole, update = 0.0, 0.0
     for step in range(WARM + steps):

@@ -33,8 +33,7 @@ def work(words: Sequence[str]) -> None:
     settings: dict[str, Any] = json.loads(words[0])
     training = Training(build(**settings["config"]))
     for _ in range(training.config.replay.min_size + settings["warm"]):
-        training.interact()
-        training.learn()
+        training.advance()
     synchronize()
     # The parent stays off the card, where a context of its own would take part in the measurement.
     card = torch.cuda.get_device_name() if training.agent.device.type == "cuda" else "the CPU"
@@ -42,8 +41,7 @@ def work(words: Sequence[str]) -> None:
     for line in sys.stdin:
         seconds, first, start = float(line), training.step, time.monotonic()
         while time.monotonic() < start + seconds:
-            training.interact()
-            training.learn()
+            training.advance()
         synchronize()
         rate = (training.step - first) / (time.monotonic() - start)
         say({"rate": rate, "updates": training.learner.updates, **memory()})

@@ -23,7 +23,8 @@ def test_a_convolution_over_blocks_is_the_strided_one(side: int, stride: int, he
 
 def test_blocks_keep_every_pixel_of_a_square_together() -> None:
     x = torch.arange(16).view(1, 1, 4, 4)
-    assert blocks(x, 2)[0, :, 0, 1].tolist() == [2, 3, 6, 7]
+    assert blocks(x, 2)[0, :, 0, 1].tolist() == [2, 3, 6, 7, 0, 0, 0, 0]  # rounded up to eight channels
+    assert torch.equal(blocks(x, 1), x)
 
 
 def test_without_fused_kernels_images_stay_as_they_are() -> None:

@@ -110,7 +110,8 @@ def test_a_process_that_dies_is_said_with_its_lanes(config):
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 from playvirtual.config import EnvironmentConfig
 from playvirtual.envs.parallel import ParallelLanes
 config = EnvironmentConfig(3, "zeros", 48, False, 4, 0, False, 0.0)

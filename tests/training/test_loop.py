@@ -1,6 +1,7 @@
 """Runs as a whole: determinism, bookkeeping, what is written, what is refused."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import playvirtual as pv
 from playvirtual.training import checkpoint
 from playvirtual.training.loop import Training
+from playvirtual.training.pack import pack
 from playvirtual.training.run_folder import RunFolder
 
 QUICK: dict[str, Any] = {
@@ -152,3 +154,27 @@ def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
         with pytest.raises((pv.InputError, ValueError)):
             pv.train("toy/catch", run_dir=tmp_path / "run", **{**QUICK, **options})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [("toy/catch", {}), ("toy/catch", {"K": 4, "n_step": 3}), ("toy/reach", {}), ("minatar/breakout", {})],
+)
+def test_playing_while_learning_changes_nothing(task: str, options: dict[str, Any]) -> None:
+    """`advance` learns before it plays where it may; toy/reach ends by time limits, K ≥ n reads the newest terminal."""
+    ends = []
+    for together in (True, False):
+        config = pv.build(task, **options, device="cpu", batch_size=8, min_size=60, steps=2000)
+        with closing(Training(config)) as training:
+            while training.step < 160:
+                if together:
+                    training.advance()
+                else:
+                    training.interact()
+                    training.learn()
+            _, tensors = pack(training.state_dict())
+            ends.append(tensors)
+    assert training.source.reads_newest == ("n_step" in options)
+    assert ends[0].keys() == ends[1].keys()
+    for name, tensor in ends[0].items():
+        assert torch.equal(tensor, ends[1][name]), name

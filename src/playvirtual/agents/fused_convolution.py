@@ -50,12 +50,11 @@ def _relu_back(g, y, out, sums, rows, ROUNDS: tl.constexpr, CO: tl.constexpr, BM
     tl.atomic_add(sums + o, tl.sum(total, 0))
 
 
-def _tiles(dtype: torch.dtype, channels: int) -> dict[str, Any]:
+def _tiles(dtype: torch.dtype, channels: int, side: int) -> dict[str, Any]:
     """The sizes that were fastest on an H200."""
     precision = kernels.tensor_core_precision(dtype)
-    # Rows of whole memory lines are fetched ahead; shorter ones are left to the cache.
-    stages, depth = 1 if channels % 8 else 3, 32 if channels < 64 else 64
-    return {"BM": 128, "BK": depth, "num_warps": 4, "IP": precision, "STAGES": stages}
+    depth = 64 if channels >= 64 else 16 if side * channels % 32 else 32
+    return {"BM": 128, "BK": depth, "num_warps": 4, "IP": precision, "STAGES": 3}
 
 
 @torch.library.custom_op("playvirtual::conv_relu", mutates_args=())
@@ -64,7 +63,7 @@ def _forward(x: Tensor, w: Tensor, b: Tensor, side: int, stride: int) -> Tensor:
     N, H, W, CI = x.shape
     HO, WO, CO = (H - side) // stride + 1, (W - side) // stride + 1, w.shape[2]
     y = x.new_empty(N, HO, WO, CO)
-    rows, tiles = N * HO * WO, _tiles(x.dtype, CI)
+    rows, tiles = N * HO * WO, _tiles(x.dtype, CI, side)
     _conv_relu[(triton.cdiv(rows, tiles["BM"]),)](
         x, w, b, y, rows, H=H, W=W, HO=HO, WO=WO, CI=CI, CO=CO, R=side, S=side, STRIDE=stride, **tiles
     )

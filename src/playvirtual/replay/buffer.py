@@ -77,33 +77,30 @@ class Replay:
 
         Returns the ring position of the transition.
         """
-        position = self._write(frame, action, reward, terminal=terminal, acted=True)
+        position = self.begin(frame)
+        self.complete(action, reward, terminal=terminal)
         if last is not None:
             self.close(last)
-        elif terminal:
-            self._episode += 1
         return position
 
-    def close(self, last: npt.NDArray[np.uint8]) -> None:
-        """Ends the episode without a terminal; `last` is the frame to bootstrap from."""
-        self._write(last, self._no_action, 0.0, terminal=False, acted=False)
-        self._episode += 1
-
-    def _write(
-        self,
-        frame: npt.NDArray[np.uint8],
-        action: npt.ArrayLike,
-        reward: float,
-        *,
-        terminal: bool,
-        acted: bool,
-    ) -> int:
+    def begin(self, frame: npt.NDArray[np.uint8]) -> int:
+        """Stores a frame before it is known what will be done in it; returns its ring position."""
         position = self.head % self.capacity
-        # In the order of the record's layout.
-        self._writer.write(position, frame, (action, reward, terminal, acted, self._episode, self.head))
+        self._writer.write(position, (self._no_action, 0.0, False, False, self._episode, self.head), frame)
         self.head += 1
         self._head.fill_(self.head)
         return position
+
+    def complete(self, action: npt.ArrayLike, reward: float, *, terminal: bool) -> None:
+        """Adds to the newest frame what was done in it and what came of it."""
+        newest = self.head - 1
+        self._writer.write(newest % self.capacity, (action, reward, terminal, True, self._episode, newest))
+        self._episode += terminal
+
+    def close(self, last: npt.NDArray[np.uint8]) -> None:
+        """Ends the episode without a terminal; `last` is the frame to bootstrap from."""
+        self.begin(last)
+        self._episode += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the frames, of the entries written so far; the frames are too many to copy."""

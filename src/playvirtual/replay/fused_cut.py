@@ -7,11 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from playvirtual.replay.blocks import block_channels
+
 
 @triton.jit
 def _cut(images, corners, source, factor, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, SIZE: tl.constexpr,
-         BLOCK: tl.constexpr, CLAMP: tl.constexpr, XS: tl.constexpr, CS: tl.constexpr):  # fmt: skip
-    """One row of blocks of one window, written in the order block, y and x in it, channel; XS ≥ SIZE and CS ≥ C."""
+         BLOCK: tl.constexpr, CB: tl.constexpr, CLAMP: tl.constexpr, XS: tl.constexpr, CS: tl.constexpr):  # fmt: skip
+    """One row of blocks of one window, CB channels each, in the order y, x, channel; XS ≥ SIZE and CS ≥ C."""
     v, row = tl.program_id(0), tl.program_id(1)
     x = tl.arange(0, XS)[:, None, None]
     line = tl.arange(0, BLOCK)[None, :, None]
@@ -23,30 +25,35 @@ def _cut(images, corners, source, factor, out, C: tl.constexpr, H: tl.constexpr,
         y, column = tl.minimum(tl.maximum(y, 0), H - 1), tl.minimum(tl.maximum(column, 0), W - 1)
     image = images + tl.load(source + v) * (C * H * W)
     value = tl.load(image + (c * H + y) * W + column, mask=inside, other=0).to(tl.float32) * tl.load(factor + v)
-    begin = out + (v.to(tl.int64) * (SIZE // BLOCK) + row) * (SIZE * BLOCK * C)
-    place = ((x // BLOCK * BLOCK + line) * BLOCK + x % BLOCK) * C + c
+    begin = out + (v.to(tl.int64) * (SIZE // BLOCK) + row) * (SIZE // BLOCK * CB)
+    place = x // BLOCK * CB + (line * BLOCK + x % BLOCK) * C + c
     tl.store(begin + place, value.to(out.dtype.element_ty), mask=inside)
+    if CB > BLOCK * BLOCK * C:  # channels that are left over
+        block = tl.arange(0, XS)[:, None]
+        spare = BLOCK * BLOCK * C + tl.arange(0, 8)[None, :]
+        tl.store(begin + block * CB + spare, 0.0, mask=(block < SIZE // BLOCK) & (spare < CB))
 
 
 @torch.library.custom_op("playvirtual::cut", mutates_args=())
 def _windows(
     images: Tensor, corners: Tensor, source: Tensor, factor: Tensor, size: int, block: int, clamp: bool, low: bool
 ) -> Tensor:
-    """(N, C, H, W) uint8 -> (V, size/block, size/block, block²·C) bfloat16 if `low`, else float32."""
+    """(N, C, H, W) uint8 -> (V, size/block, size/block, channels) bfloat16 if `low`, else float32."""
     (_, C, H, W), V, rows = images.shape, len(source), size // block
     dtype = torch.bfloat16 if low else torch.float32
-    out = torch.empty(V, rows, rows, block * block * C, dtype=dtype, device=images.device)
+    channels = block_channels(C, block)
+    out = torch.empty(V, rows, rows, channels, dtype=dtype, device=images.device)
     power = triton.next_power_of_2
     _cut[(V, rows)](
-        images, corners, source, factor, out, C=C, H=H, W=W, SIZE=size, BLOCK=block, CLAMP=clamp, XS=power(size),
-        CS=power(C),
+        images, corners, source, factor, out, C=C, H=H, W=W, SIZE=size, BLOCK=block, CB=channels, CLAMP=clamp,
+        XS=power(size), CS=power(C),
     )  # fmt: skip
     return out
 
 
 @_windows.register_fake
 def _(images, corners, source, factor, size, block, clamp, low):
-    shape = (len(source), size // block, size // block, block * block * images.shape[1])
+    shape = (len(source), size // block, size // block, block_channels(images.shape[1], block))
     return images.new_empty(shape, dtype=torch.bfloat16 if low else torch.float32)
 
 
@@ -63,8 +70,8 @@ def cut(
 ) -> Tensor:
     """Window v, at its corner (top, left) of images[source], times its factor; in blocks, bfloat16 if `low`.
 
-    (N, C, H, W) uint8 -> (V, block²·C, size/block, size/block). Without `clamp` no window may leave its image; `block`
-    is a power of two that divides `size`.
+    (N, C, H, W) uint8 -> (V, `block_channels`, size/block, size/block). Without `clamp` no window may leave its image;
+    `block` is a power of two that divides `size`.
     """
     arguments = (images.contiguous(), corners.contiguous(), source, factor, size, block, clamp, low)
     windows: Tensor = _windows(*arguments)

@@ -15,9 +15,9 @@ SLOTS = 64  # entries that may be on their way to the device at the same time
 
 
 class Writer:
-    """Writes frame and record of one entry with two copies, and without waiting for the device.
+    """Writes the frame and the record of an entry by one copy each, and without waiting for the device.
 
-    A copy reads the pinned memory when the device gets to it, which may be long after the call. So every entry
+    A copy reads the pinned memory when the device gets to it, which may be long after the call. So every call
     has its own slot there, and before the first slot is used again the host waits once for all of them.
     """
 
@@ -34,13 +34,14 @@ class Writer:
         self._frames: npt.NDArray[np.uint8] = self._host[0].numpy()
         self._records: npt.NDArray[np.void] = self._host[1].numpy().view(layout)[:, 0]
 
-    def write(self, position: int, frame: npt.NDArray[np.uint8], record: tuple[Any, ...]) -> None:
-        """Puts an entry at `position`; `record` has its fields in the layout's order."""
+    def write(self, position: int, record: tuple[Any, ...], frame: npt.NDArray[np.uint8] | None = None) -> None:
+        """Puts a record, with its fields in the layout's order, and perhaps a frame at `position`."""
         row = self._free_slot() if self._slots else position
-        self._frames[row] = frame
         self._records[row] = record
+        if frame is not None:
+            self._frames[row] = frame
         if self._slots:
-            for target, source in zip(self._ring, self._host, strict=True):
+            for target, source in zip(self._ring[frame is None :], self._host[frame is None :], strict=True):
                 target[position].copy_(source[row], non_blocking=True)
 
     def _free_slot(self) -> int:

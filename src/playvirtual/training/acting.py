@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,6 +15,7 @@ from playvirtual.training.factory import Agent
 
 Observations = npt.NDArray[np.uint8]  # (N, C, H, W)
 Actions = npt.NDArray[np.generic]  # (N,) or (N, A)
+Answer = Callable[[], Actions]  # waits for what was asked for
 
 
 class Acting:
@@ -29,13 +32,20 @@ class Acting:
 
     def __call__(self, observations: Observations) -> Actions:
         """One action for each of N observations; the answer is the caller's to keep."""
+        return self.ask(observations)()
+
+    def ask(self, observations: Observations) -> Answer:
+        """Begins to choose and does not wait, so that more work can follow on the device before the answer is taken.
+
+        An answer must be taken before the next question.
+        """
         if not self.capture:
             plain: Actions = self.agent.act(observations, explore=self.explore).cpu().numpy()
-            return plain
+            return lambda: plain
         # Games that are over make N smaller: the first call of an evaluation is for all its lanes.
         if self._graph is None or self._graph.lanes < len(observations):
             self._graph = _ActingGraph(self.agent, self.explore, observations)
-        return self._graph(observations)
+        return self._graph.ask(observations)
 
 
 class _ActingGraph:
@@ -48,22 +58,28 @@ class _ActingGraph:
         # Pinned: only from and to such memory does a copy not stop the host.
         self._host_observations = torch.zeros(first.shape, dtype=torch.uint8, pin_memory=True)
         self._host_actions = torch.zeros(self._actions.shape, dtype=self._actions.dtype, pin_memory=True)
+        self._copied = torch.cuda.Event()
         generators = [agent.generator] if explore and agent.generator is not None else []
         self._launch = CapturedPhases(self._work, agent.device, generators)
 
     def _work(self, _: int) -> None:
         self._actions.copy_(self._agent.act(self._observations, explore=self._explore))
 
-    def __call__(self, observations: Observations) -> Actions:
+    def ask(self, observations: Observations) -> Answer:
         count = len(observations)
-        # The call before has waited for its copies, so the host's buffers are free.
+        # The answer before has waited for its copies, so the host's buffers are free.
         self._host_observations.numpy()[:count] = observations
         self._observations[:count].copy_(self._host_observations[:count], non_blocking=True)
         self._launch(0)  # lanes from `count` on hold old pictures, and nobody reads what is done about them
         self._host_actions.copy_(self._actions, non_blocking=True)
-        torch.cuda.current_stream(self._actions.device).synchronize()
-        chosen: Actions = self._host_actions.numpy()[:count].copy()
-        return chosen
+        self._copied.record(torch.cuda.current_stream(self._actions.device))
+
+        def answer() -> Actions:
+            self._copied.synchronize()  # with this copy, not with what came after it
+            chosen: Actions = self._host_actions.numpy()[:count].copy()
+            return chosen
+
+        return answer
 
 
 def _actions(agent: Agent, lanes: int) -> Tensor:

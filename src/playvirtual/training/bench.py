@@ -218,8 +218,7 @@ def _loop(training: Training) -> Loop:
 
     def play(steps: int) -> None:
         for _ in range(steps):
-            training.interact()
-            training.learn()
+            training.advance()
 
     one_unit = _seconds(lambda: play(unit), device)
     steps = unit * max(1, min(round(LOOP_S / max(one_unit, 1e-9)), MOST // unit))

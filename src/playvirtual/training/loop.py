@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from playvirtual.envs.protocol import Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
-from playvirtual.training.acting import Acting
+from playvirtual.training.acting import Acting, Answer
 from playvirtual.training.devices import resolve, set_precision
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import make_agent
@@ -72,6 +73,7 @@ class Training:
         self.last_return: float | None = None
         self.last_score: float | None = None
         self._return = 0.0
+        self._last: npt.NDArray[np.uint8] | None = None  # left by a time limit, not stored yet
         self._actions: list[npt.NDArray[np.generic]] = []  # of the game that is being played
         self._frame = self._begin()
 
@@ -108,24 +110,51 @@ class Training:
         return frame
 
     def interact(self) -> None:
-        """One agent step: choose, act, store."""
-        action = self._choose()
-        frame, result = self._frame, self._act(action)
-        reward, terminal, over = float(result.rewards[0]), bool(result.terminal[0]), bool(result.over[0])
-        clip = self.config.environment.reward_clip
-        self.replay.add(
-            frame,
-            action[0],
-            min(max(reward, -clip), clip) if clip else reward,
-            terminal=terminal,
-            last=result.frames[0] if over and not terminal else None,
-        )
+        """One agent step without its updates: choose, store what was seen, act, store what came of it."""
+        self._act_and_store(self._look()())
+
+    def advance(self, measure: Callable[[str], AbstractContextManager[object]] = nullcontext) -> None:
+        """One agent step and its updates, as `interact` and then `learn` would; on a GPU both at the same time.
+
+        An update reads no more of the newest entry than its frame, unless the source says so. Hence the device can
+        learn while the host plays, and nothing in the order of the data changes. `measure` takes the time of parts.
+        """
+        with measure("environment"):
+            answer = self._look()
+            if self.source.reads_newest:
+                self._act_and_store(answer())
+        with measure("update"):
+            self.learn()
+        if not self.source.reads_newest:
+            with measure("environment"):
+                self._act_and_store(answer())
+
+    def _look(self) -> Answer:
+        """Begins to choose an action and stores the frame it is chosen in."""
+        answer = self._choose()
+        self._close_episode()
+        self.replay.begin(self._frame)
         self.source.follow()
         self.step += 1
+        return answer
+
+    def _act_and_store(self, action: npt.NDArray[np.generic]) -> None:
+        """Plays one step of the game and stores what came of it."""
+        result = self._act(action)
+        reward, terminal, over = float(result.rewards[0]), bool(result.terminal[0]), bool(result.over[0])
+        clip = self.config.environment.reward_clip
+        self.replay.complete(action[0], min(max(reward, -clip), clip) if clip else reward, terminal=terminal)
         if over:
+            self._last = None if terminal else result.frames[0].copy()
             self.finished.append(self._return)
             self.last_return = self._return
             self._frame = self._begin()
+
+    def _close_episode(self) -> None:
+        """Stores the frame that a time limit left, before the next episode's first: no update may see it sooner."""
+        if self._last is not None:
+            self.replay.close(self._last)
+            self._last = None
 
     def _act(self, action: npt.NDArray[np.generic]) -> Step:
         """Moves the game, and what the agent sees of it, one action on."""
@@ -138,14 +167,16 @@ class Training:
         self._frame = result.frames[0]
         return result
 
-    def _choose(self) -> npt.NDArray[np.generic]:
-        """(1,) or (1, A): random play until the replay has its minimum, the exploring agent after that."""
+    def _choose(self) -> Answer:
+        """For (1,) or (1, A): random play until the replay has its minimum, the exploring agent after that."""
         if self.step >= self.config.replay.min_size:
-            return self.explore(self.stack.observations)
+            return self.explore.ask(self.stack.observations)
         space = self.env.action_space
         if isinstance(space, spaces.Discrete):
-            return self.random.integers(space.n, size=1)
-        return self.random.uniform(space.low, space.high, size=(1, *space.shape)).astype(np.float32)
+            action: npt.NDArray[np.generic] = self.random.integers(space.n, size=1)
+        else:
+            action = self.random.uniform(space.low, space.high, size=(1, *space.shape)).astype(np.float32)
+        return lambda: action
 
     def learn(self) -> None:
         """The updates that are due after this step."""
@@ -188,6 +219,7 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, but the replay's frames."""
+        self._close_episode()
         actions = np.stack(self._actions) if self._actions else np.zeros(0)
         return {
             "step": self.step,

@@ -95,10 +95,7 @@ class Session:
         try:
             returns = self._owed_evaluation()
             while not training.done:
-                with self.clock.measure("environment"):
-                    training.interact()
-                with self.clock.measure("update"):
-                    training.learn()
+                training.advance(self.clock.measure)
                 if training.step % config.log_every == 0 or training.done:
                     self._log()
                 evaluates = training.done or training.evaluation_due()

@@ -17,13 +17,18 @@ from playvirtual.replay.transitions import Experience, Transitions, Windows, tra
 
 
 class PrioritisedSource:
-    """Sequences drawn by their priority, which every update renews."""
+    """Sequences drawn by their priority, which every update renews.
+
+    `reads_newest` says whether a batch may read more of the newest entry than its frame.
+    """
 
     def __init__(self, config: RainbowConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
         self.config, self.K, self.replay, self.generator = config, K, replay, generator
         self.priorities = Priorities(replay, config.priority_exponent, span=max(K, config.n_step))
         read = partial(sequences_at, replay, K=K, n=config.n_step, gamma=config.discount)
         self._read: Callable[[Tensor, Tensor], Sequences] = read
+        # The mask of the K-th state asks for its terminal; rewards are read up to the one before the n-th.
+        self.reads_newest = config.n_step <= K
 
     def follow(self) -> None:
         """Takes note of what was added to the replay since the last call."""
@@ -56,6 +61,8 @@ class PrioritisedSource:
 
 class UniformSource:
     """Transitions for the critic and the actor, windows for the auxiliary objective, each drawn uniformly."""
+
+    reads_newest = False
 
     def __init__(self, config: SacConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
         self.config, self.K, self.replay, self.generator = config, K, replay, generator
