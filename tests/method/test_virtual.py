@@ -253,3 +253,19 @@ def test_it_fits_into_a_foreign_training_loop() -> None:
         optimizer.step()
         history.append(loss.item())
     assert np.mean(history[-10:]) < 0.3 * np.mean(history[:10])
+
+
+@pytest.mark.parametrize("options", [{}, {"constraint": "every"}, {"update_forward": False}])
+@pytest.mark.parametrize("dense", [True, False])
+def test_foreseeing_recorded_and_virtual_at_once_is_one_after_the_other(dense: bool, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    B, M, K, space = 3, 2, 4, DiscreteActions(5)
+    h, b = ((DenseDynamics(6, space, 8) if dense else ConvDynamics(6, space)) for _ in range(2))
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=space, horizon=K, copies=M, **options)
+    z = torch.rand(B, 6) if dense else torch.rand(B, 6, 3, 3)
+    recorded, virtual = torch.randint(5, (B, K)), aux.draw(z)
+    z_hat, ahead = aux.foresee(z, recorded, virtual)
+    torch.testing.assert_close(z_hat, rollout(h, z, recorded))
+    assert (ahead is not None) == (dense and not options)
+    target = z.flatten(1)
+    torch.testing.assert_close(aux.loss(z, target, virtual, ahead), aux.loss(z, target, virtual))

@@ -105,14 +105,18 @@ class Auxiliary:
         B, K = len(windows.actions), self.K
         z = encoder(self.augment(windows.observations[:, 0], draws.online))  # (B, D): z_t
         future, z_tilde = self._target_latents(windows, draws)
-        z_hat = rollout(self.dm, z, windows.actions)  # (B, K, D): Eq. 1
+        ahead = None
+        if self.virtual is None:
+            z_hat = rollout(self.dm, z, windows.actions)  # (B, K, D): Eq. 1
+        else:
+            z_hat, ahead = self.virtual.foresee(z, windows.actions, draws.virtual)
         with torch.no_grad():
             target = self.target_projector(future).unflatten(0, (B, K))
         prediction = self.predictor(self.projector(z_hat))
         pred = prediction_loss(prediction, target, cosine_distance) * windows.valid
         if self.virtual is None:
             return {"pred": pred, "cyc": torch.zeros_like(pred)}
-        return {"pred": pred, "cyc": self._cycle_loss(z, z_hat, z_tilde, windows, draws) * windows.valid}
+        return {"pred": pred, "cyc": self._cycle_loss(z, z_hat, ahead, z_tilde, windows, draws) * windows.valid}
 
     @torch.no_grad()
     def _target_latents(self, windows: Windows, draws: AuxiliaryDraws) -> tuple[Tensor, Tensor]:
@@ -124,14 +128,16 @@ class Auxiliary:
         future, z_tilde = self.target_encoder(images).split([B * self.K, B * self.views])
         return future, z_tilde
 
-    def _cycle_loss(self, z: Tensor, z_hat: Tensor, z_tilde: Tensor, windows: Windows, draws: AuxiliaryDraws) -> Tensor:
+    def _cycle_loss(
+        self, z: Tensor, z_hat: Tensor, ahead: Tensor | None, z_tilde: Tensor, windows: Windows, draws: AuxiliaryDraws
+    ) -> Tensor:
         """Eq. 4 over the virtual trajectories and, if asked for, along the recorded actions. Returns (B,)."""
         assert self.virtual is not None
         assert self.bdm is not None
         with torch.no_grad():
             target = self.target_projector(z_tilde) if self.objective.metric == "projection" else z_tilde
             target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
-        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual)
+        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual, ahead)
         if self.objective.real_cycle:
             z_cycle = rollout(self.bdm, z_hat[:, -1], windows.actions.flip(1))[:, -1]  # (B, D): z′_t
             loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])

@@ -110,3 +110,16 @@ class DenseDynamics(nn.Module):
         x = torch.cat([z, self.actions.encode(a).to(z.dtype)], 1)
         z = self.fc2(F.relu(self.ln(self.fc1(x))))
         return rescale(z) if self.rescaled else z
+
+    def unroll(self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False) -> tuple[Tensor, Tensor] | None:
+        """K steps of two batches at once, as in `ConvDynamics`: no sample here knows of the others.
+
+        With `frozen` parameters None: that is left to whoever takes single steps.
+        """
+        if frozen:
+            return None
+        states = []
+        for a in actions.unbind(1):
+            z = self(z, a)
+            states.append(z[:first])
+        return torch.stack(states, 1), z[first:]
