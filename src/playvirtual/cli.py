@@ -69,7 +69,14 @@ def _task_shown(command: str, words: Sequence[str]) -> tuple[str, Config]:
     """The task that `command` is given, if it is, and the configuration whose defaults its help shows."""
     from playvirtual.presets import base
 
-    given = words[1] if len(words) > 1 and words[0] == command and not words[1].startswith("-") else DEFAULT_TASK
+    if not words or words[0] != command:
+        return DEFAULT_TASK, base(DEFAULT_TASK)
+    from playvirtual.envs.registry import FAMILIES
+
+    # A task may come after options, and some options' values have slashes too.
+    tasks = [word for word in words[1:] if word.partition("/")[0] in FAMILIES and "/" in word]
+    first = words[1:2] if words[1:2] and not words[1].startswith("-") else []
+    given = (tasks or first or [DEFAULT_TASK])[0]
     return given, base(given)
 
 

@@ -296,7 +296,21 @@ def validated(config: Config) -> Config:
         )
     if isinstance(agent, SacConfig):
         _validate_sac(agent, config.environment)
+    _validate_replay(config)
     return config
+
+
+def _validate_replay(config: Config) -> None:
+    """There is something to draw at the first update, and room for it later."""
+    span = max(config.objective.K, config.agent.n_step) if isinstance(config.agent, RainbowConfig) else 1
+    if config.replay.min_size <= span:
+        raise InputError(
+            f"min_size: {config.replay.min_size} is not allowed; allowed: more than {span}, "
+            "the steps that a batch looks ahead"
+        )
+    room = span + config.environment.frame_stack
+    if config.replay.capacity < room:
+        raise InputError(f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more")
 
 
 def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:

@@ -1,5 +1,6 @@
 """Norms are limited as PyTorch does it, part by part."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,3 +27,13 @@ def test_every_part_is_clipped_like_a_whole_model(seed: int, limit: float) -> No
         torch.testing.assert_close(norms[name], nn.utils.clip_grad_norm_(part.parameters(), limit))
         for twin, p in zip(twins[name], part.parameters(), strict=True):
             torch.testing.assert_close(twin.grad, p.grad)
+
+
+def test_a_part_without_gradients_has_none_to_limit() -> None:
+    learning, still = nn.Linear(2, 1), nn.Linear(2, 1)
+    for p in learning.parameters():
+        p.grad = torch.ones_like(p)
+    norms = clip_by_part({"still": [*still.parameters()], "learning": [*learning.parameters()]}, 1.0)
+    assert norms["still"] == 0
+    assert norms["learning"].item() == pytest.approx(3**0.5)
+    assert all(p.grad is None for p in still.parameters())

@@ -55,6 +55,45 @@ def relative_errors(device: str) -> dict[str, float]:
     return errors
 
 
+def badly_declared() -> int:
+    """How many of PyTorch's own checks of the operators fail: schemas, gradients' registration, shapes, tracing."""
+    from torch.library import opcheck
+
+    from playvirtual.agents import fused_convolution
+    from playvirtual.method import fused
+    from playvirtual.replay import fused_cut
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).requires_grad_()
+
+    torch.manual_seed(0)
+    C, A, N, K, H, W = 16, 3, 5, 2, 4, 3
+    images = torch.randint(256, (3, 9, 14, 14), dtype=torch.uint8)
+    windows = (images, torch.randint(0, 4, (5, 2)), torch.randint(3, (5,)), torch.rand(5), 10, 2, False)
+    inner = torch.randn(C, C + A, 3, 3)[:, :C].requires_grad_()
+    model = (random(A, H * W * C), inner, random(C), random(C), random(C, C, 3, 3), random(C))
+    calls = [
+        *((fused_cut._windows, (*windows, low)) for low in (False, True)),
+        (fused_convolution._forward, (random(2, 6, 6, 40), random(2, 80, 32), random(32), 2, 1)),
+        (fused_convolution._through_relu, (torch.rand(2, 5, 5, 32), torch.rand(2, 5, 5, 32))),
+        *(
+            (fused._rollout, (random(N, H * W, C), torch.randint(A, (N, K)), *model, first, H, W))
+            for first in (0, 2, N)
+        ),
+    ]
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    results = [
+        opcheck(call, arguments, test_utils=checks, raise_exception=False, atol=1e-3, rtol=1e-3)
+        for call, arguments in calls
+    ]
+    return sum(outcome != "SUCCESS" for result in results for outcome in result.values())
+
+
+@needs_triton
+def test_operators_are_what_they_declare() -> None:
+    assert interpreted("tests.method.test_fused", "badly_declared()") == 0
+
+
 @needs_triton
 def test_interpreted_kernels_compute_the_same_values_and_gradients() -> None:
     assert interpreted("tests.method.test_fused", "max(relative_errors('cpu').values())") < 1e-5
@@ -67,7 +106,7 @@ def test_compiled_kernels_compute_the_same_values_and_gradients() -> None:
 
 def test_without_a_gpu_the_steps_are_taken_one_by_one() -> None:
     model = ConvDynamics(16, DiscreteActions(3))
-    assert model.unroll(torch.rand(2, 16, 4, 4), torch.zeros(2, 3, dtype=torch.int64), 2) is None
+    assert model.unroll_two_batches(torch.rand(2, 16, 4, 4), torch.zeros(2, 3, dtype=torch.int64), 2) is None
 
 
 def test_running_statistics_follow_like_single_steps() -> None:

@@ -18,6 +18,7 @@ from playvirtual.method import (
     DiscreteActions,
     cosine_distance,
     cycle,
+    endpoint,
     gaussian_ramp_up,
     prediction_loss,
     rescale,
@@ -269,3 +270,12 @@ def test_foreseeing_recorded_and_virtual_at_once_is_one_after_the_other(dense: b
     assert (ahead is not None) == (dense and not options)
     target = z.flatten(1)
     torch.testing.assert_close(aux.loss(z, target, virtual, ahead), aux.loss(z, target, virtual))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_no_step_leads_nowhere(dense: bool) -> None:
+    space = DiscreteActions(5)
+    model, z = (
+        (DenseDynamics(6, space, 8), torch.rand(2, 6)) if dense else (ConvDynamics(6, space), torch.rand(2, 6, 3, 3))
+    )
+    assert endpoint(model, z, torch.zeros((2, 0), dtype=torch.int64)) is z

@@ -13,7 +13,7 @@ import playvirtual as pv
 from playvirtual.cli import main
 from playvirtual.training.bench import FILL, prepare
 from playvirtual.training.bench_table import rate
-from playvirtual.training.kernels import profile_updates, summarise
+from playvirtual.training.profiling import profile_updates, summarise
 
 
 def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -132,3 +132,18 @@ def test_a_resumed_run_goes_on_with_the_same_random_numbers(task: str, options: 
     played = slice(settings["min_size"])  # at random: the same in both
     assert torch.equal(whole["replay"]["actions"][played], parts["replay"]["actions"][played])
     assert all(np.isfinite(value) for line in lines[1] for key, value in line.items() if key.startswith("loss"))
+
+
+def test_an_answer_does_not_wait_for_what_came_after_it() -> None:
+    task, options = TASKS[1]
+    training = Training(pv.build(task, **{**options, **CUDA}))
+    acting = Acting(training.agent, capture=True)
+    for call in range(WARM_UPS + 3):
+        observations = pictures(training, 1, call)
+        expected = training.agent.act(observations).cpu().numpy()
+        answer = acting.ask(observations)
+        torch.cuda._sleep(10**8)  # some 50 ms of the device's time
+        after = torch.cuda.Event()
+        after.record()
+        np.testing.assert_allclose(answer(), expected, atol=1e-5)
+        assert not after.query()

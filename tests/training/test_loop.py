@@ -158,23 +158,35 @@ def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "options"),
-    [("toy/catch", {}), ("toy/catch", {"K": 4, "n_step": 3}), ("toy/reach", {}), ("minatar/breakout", {})],
+    [
+        ("toy/catch", {"capacity": 70}),
+        ("toy/catch", {"K": 4, "n_step": 3}),
+        ("toy/reach", {}),
+        ("toy/reach", {"capacity": 70}),
+        ("minatar/breakout", {}),
+    ],
 )
 def test_playing_while_learning_changes_nothing(task: str, options: dict[str, Any]) -> None:
-    """`advance` learns before it plays where it may; toy/reach ends by time limits, K ≥ n reads the newest terminal."""
+    """`advance` learns before it plays where it may; toy/reach ends by time limits, K ≥ n reads the newest terminal.
+
+    Neither does it change anything when a checkpoint is asked for after every step.
+    """
     ends = []
-    for together in (True, False):
-        config = pv.build(task, **options, device="cpu", batch_size=8, min_size=60, steps=2000)
+    for way in ("together", "one after the other", "with checkpoints"):
+        config = pv.build(task, device="cpu", batch_size=8, min_size=60, steps=2000, **options)
         with closing(Training(config)) as training:
             while training.step < 160:
-                if together:
-                    training.advance()
-                else:
+                if way == "one after the other":
                     training.interact()
                     training.learn()
+                else:
+                    training.advance()
+                if way == "with checkpoints":
+                    training.state_dict()
             _, tensors = pack(training.state_dict())
             ends.append(tensors)
     assert training.source.reads_newest == ("n_step" in options)
-    assert ends[0].keys() == ends[1].keys()
-    for name, tensor in ends[0].items():
-        assert torch.equal(tensor, ends[1][name]), name
+    for other in ends[1:]:
+        assert ends[0].keys() == other.keys()
+        for name, tensor in ends[0].items():
+            assert torch.equal(tensor, other[name]), name

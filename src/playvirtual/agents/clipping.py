@@ -17,5 +17,6 @@ def clip_by_part(parts: Mapping[str, Sequence[nn.Parameter]], limit: float) -> d
     norms = torch.stack([part.sum() for part in squares.split(sizes)]).sqrt()  # (parts,)
     factors = (limit / (norms + 1e-6)).clamp_max(1.0)
     for part, factor in zip(gradients.values(), factors.unbind(), strict=True):
-        torch._foreach_mul_(part, factor)
+        if part:
+            torch._foreach_mul_(part, factor)
     return dict(zip(gradients, norms.unbind(), strict=True))

@@ -23,7 +23,9 @@ def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
     if x.shape[1] != conv.in_channels:
         weight, stride = blocks(_whole(weight, stride), stride), 1
     # One kernel keeps ReLU's input to itself and makes up for what cuDNN loses on few channels.
-    if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and x.numel() < 2**31:
+    channels = max(x.shape[1], weight.shape[0])
+    small = len(x) * x.shape[2] * x.shape[3] * channels < 2**31  # the kernel counts by 32 bits
+    if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and small:
         return fused_convolution.conv_relu(kernels.low_precision(x), weight, bias, stride)
     return F.relu(F.conv2d(x, weight, bias, stride))
 

@@ -18,6 +18,7 @@ from playvirtual.method import (
     ProjectionHead,
     VirtualTrajectories,
     cosine_distance,
+    endpoint,
     prediction_loss,
     rollout,
 )
@@ -139,7 +140,7 @@ class Auxiliary:
             target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
         loss = self.virtual.loss(z, target[:, : self.M], draws.virtual, ahead)
         if self.objective.real_cycle:
-            z_cycle = rollout(self.bdm, z_hat[:, -1], windows.actions.flip(1))[:, -1]  # (B, D): z′_t
+            z_cycle = endpoint(self.bdm, z_hat[:, -1], windows.actions.flip(1))  # (B, D): z′_t
             loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])
         return loss
 

@@ -21,7 +21,8 @@ def make(
     """`lanes` lanes of `task`; what a lost life means depends on whether it is for `training`.
 
     DMControl's lanes are shared out over `workers` processes, by default as many as there are lanes and cores for
-    them; the others are too quick for that to pay, or (Atari) have threads of their own.
+    them, or OMP_NUM_THREADS of them if that is set; the others are too quick for that to pay, or (Atari) have threads
+    of their own.
     """
     check(task)
     kind, name = _split(task)
@@ -30,7 +31,7 @@ def make(
 
         by_lives = training and config.life_loss_is_terminal
         return Atari(name, lanes, lost_life_is_terminal=by_lives, config=config)
-    if kind == "dmc" and (share := _workers(lanes) if workers is None else workers) > 1:
+    if kind == "dmc" and (share := _workers(lanes) if workers is None else min(workers, lanes)) > 1:
         from playvirtual.envs.parallel import ParallelLanes
 
         return ParallelLanes(task, lanes, training=training, config=config, workers=share)
@@ -99,10 +100,11 @@ def _names(kind: str) -> list[str]:
 
 
 def _workers(lanes: int) -> int:
-    """How many processes pay for that many DMControl lanes; 1: none."""
+    """How many processes pay for that many DMControl lanes; 1: none. OMP_NUM_THREADS is a run's share of the cores."""
     from playvirtual.envs.parallel import cores
 
-    return min(lanes, cores()) if os.name == "posix" else 1
+    share = os.environ.get("OMP_NUM_THREADS", "")
+    return min(lanes, int(share) if share.isdigit() and int(share) else cores()) if os.name == "posix" else 1
 
 
 def _single(kind: str, name: str, config: EnvironmentConfig) -> Callable[[], Single]:

@@ -55,7 +55,9 @@ class ConvDynamics(nn.Module):
         x = self.bn(F.relu(x))
         return rescale(F.relu(self.conv2(x)))
 
-    def unroll(self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False) -> tuple[Tensor, Tensor] | None:
+    def unroll_two_batches(
+        self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False
+    ) -> tuple[Tensor, Tensor] | None:
         """K steps of two batches at once by fused kernels; None where they cannot be used.
 
         z (N, C, H, W), actions (N, K). Returns all states (first, K, C, H, W) of the first `first` samples and the last
@@ -111,12 +113,14 @@ class DenseDynamics(nn.Module):
         z = self.fc2(F.relu(self.ln(self.fc1(x))))
         return rescale(z) if self.rescaled else z
 
-    def unroll(self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False) -> tuple[Tensor, Tensor] | None:
+    def unroll_two_batches(
+        self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False
+    ) -> tuple[Tensor, Tensor] | None:
         """K steps of two batches at once, as in `ConvDynamics`: no sample here knows of the others.
 
-        With `frozen` parameters None: that is left to whoever takes single steps.
+        With `frozen` parameters, or no step to take, None: that is left to whoever takes single steps.
         """
-        if frozen:
+        if frozen or not actions.shape[1]:
             return None
         states = []
         for a in actions.unbind(1):

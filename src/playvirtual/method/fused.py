@@ -161,9 +161,9 @@ def _second_back(g, g_ahead, g_last, z, ranges, places, w2, x1, sums, du, dy, ds
     if WHOLE:
         gz += tl.load(g + here, mask=inside, other=0.0).to(tl.float32)
     if AHEAD:
-        gz += tl.load(g_ahead + here, mask=inside & (n < first), other=0.0).to(tl.float32)
+        gz += tl.load(g_ahead + here, mask=inside & (here < first * P * C), other=0.0).to(tl.float32)
     if LAST:
-        gz += tl.load(g_last + here - first * P * C, mask=inside & (n >= first), other=0.0).to(tl.float32)
+        gz += tl.load(g_last + here - first * P * C, mask=inside & (here >= first * P * C), other=0.0).to(tl.float32)
     p, c = tl.arange(0, BP), tl.arange(0, C)
     zv = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
     spread, bottom = tl.load(ranges + 2 * n), tl.load(ranges + 2 * n + 1)
@@ -207,7 +207,7 @@ def _first_back(dy, x1, sums, dsums, gamma, w1, dx, g_ahead, dz, first, AHEAD: t
     tl.debug_barrier()
     acc = _convolve(dx, w1, P, BP, C, W, IP, STAGES)
     if AHEAD:
-        acc += tl.load(g_ahead + here, mask=inside & (tl.program_id(0) < first), other=0.0).to(tl.float32)
+        acc += tl.load(g_ahead + here, mask=inside & (here < first * P * C), other=0.0).to(tl.float32)
     tl.store(dz + here, acc.to(dz.dtype.element_ty), mask=inside)
 
 

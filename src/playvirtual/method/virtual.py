@@ -44,7 +44,7 @@ def endpoint(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
 
 def _unroll(model: Dynamics, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
     """From a model that takes many steps at once: `first` samples' states, the others' last ones; else None."""
-    unroll = getattr(model, "unroll", None)
+    unroll = getattr(model, "unroll_two_batches", None)
     return None if unroll is None else unroll(z, actions, first)
 
 
@@ -88,8 +88,8 @@ class Frozen:
         out: Tensor = functional_call(self._model, detached, (z, a))
         return out
 
-    def unroll(self, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
-        unroll = getattr(self._model, "unroll", None)
+    def unroll_two_batches(self, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
+        unroll = getattr(self._model, "unroll_two_batches", None)
         return None if unroll is None else unroll(z, actions, first, frozen=True)
 
 
@@ -99,9 +99,10 @@ class VirtualTrajectories(nn.Module):
     aux = VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q, actions=space, horizon=9, copies=12)
     loss = rl_loss + aux(z, target, step=i).mean()
 
-    `forward` and `backward` take (z, a) to a state of z's shape. Without `projector` the cycle is compared in the
-    latent space itself. `target` is what the cycle must come back to, in that metric space and without gradient:
-    g_m(z̃_t), or flattened z̃_t; (B, D), or (B, M, D) for one augmented view per trajectory.
+    `forward` and `backward` take (z, a) to a state of z's shape; those that have a method `unroll_two_batches`, as the
+    models here do, are asked for many steps at once. Without `projector` the cycle is compared in the latent space
+    itself. `target` is what the cycle must come back to, in that metric space and without gradient: g_m(z̃_t), or
+    flattened z̃_t; (B, D), or (B, M, D) for one augmented view per trajectory.
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class VirtualTrajectories(nn.Module):
 
         One pass of h for both, each with its own batch statistics, where h can and nothing keeps them apart.
         """
-        shared = self.update_forward and self.constraint == "end" and virtual.numel() > 0
-        if shared:
+        apart = not self.update_forward or self.constraint == "every" or virtual.numel() == 0
+        if not apart and hasattr(self.h, "unroll_two_batches"):
             starts = torch.cat([z, z.repeat_interleave(self.M, 0)])
             steps = torch.cat([recorded, virtual.flatten(0, 1)])
             if (unrolled := _unroll(self.h, starts, steps, len(z))) is not None:

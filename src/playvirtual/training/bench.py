@@ -20,8 +20,8 @@ from playvirtual.envs import Environment, Step
 from playvirtual.errors import InputError
 from playvirtual.training.capture import WARM_UPS
 from playvirtual.training.devices import Machine, machine, resolve
-from playvirtual.training.kernels import Kernels, profile_updates
 from playvirtual.training.loop import Training
+from playvirtual.training.profiling import Kernels, profile_updates
 
 FILL = 300  # agent steps of random play in place of min_size, if that is more
 BLOCK_S = 0.2  # what a block of updates should last, so that the clock's own grain does not count

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playvirtual.errors import InputError, RunError
 from playvirtual.training.bench import Measurement
-from playvirtual.training.kernels import Kernels
+from playvirtual.training.profiling import Kernels
 
 NAME = 72  # characters of a kernel's name that are shown; template arguments run to hundreds
 LABEL = 28

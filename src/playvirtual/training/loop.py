@@ -219,7 +219,7 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, but the replay's frames."""
-        self._close_episode()
+        self._close_episode()  # now, not at the next step: the frame it stores is in no other part of the state
         actions = np.stack(self._actions) if self._actions else np.zeros(0)
         return {
             "step": self.step,

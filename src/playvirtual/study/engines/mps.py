@@ -28,7 +28,18 @@ def check(mode: str) -> None:
 
 def runs_already() -> bool:
     """Whether the user has a daemon of their own, which every run will use by itself."""
-    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or (DEFAULT_PIPES / "control").exists()
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or ((DEFAULT_PIPES / "control").exists() and _answers())
+
+
+def _answers() -> bool:
+    """Whether the daemon of the default folder lives; what a killed one left there does not count."""
+    if shutil.which(PROGRAM) is None:
+        return True  # it cannot be asked
+    try:
+        asked = subprocess.run([PROGRAM], input=b"get_server_list\n", capture_output=True, timeout=PATIENCE)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return asked.returncode == 0
 
 
 def start(mode: str, gpus: Sequence[str]) -> Daemon | None:
@@ -80,10 +91,12 @@ class Daemon:
         """Ends the daemon, if it lives, and removes its folder; its clients must have ended."""
         try:
             self._control(words="quit\n")
+        except subprocess.TimeoutExpired:
+            print(f"playvirtual: the MPS daemon of {self._folder} does not end", file=sys.stderr)
+            return  # with its folder, by which it can still be told to
         except (OSError, subprocess.SubprocessError):
             pass  # it is gone, or never came
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _control(self, *arguments: str, words: str = "") -> None:
         # Output goes into a file, not a pipe: a daemon keeps what it inherits open, and a pipe would never end.
