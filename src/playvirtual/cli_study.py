@@ -56,7 +56,8 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
     engine.add_argument("--engine", default="local", metavar="|".join(ENGINES), help="default: local, this machine")
     engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
     engine.add_argument("--per-gpu", default="1", metavar="N", help="local: runs that share a GPU (default: 1)")
-    engine.add_argument("--mps", default="auto", metavar="|".join(MPS), help="local: NVIDIA's MPS for runs that share")
+    mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
+    engine.add_argument("--mps", default="auto", metavar="|".join(MPS), help=mps)
     engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
     engine.add_argument("--cpus-per-run", default="1", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")

@@ -22,6 +22,9 @@ from playvirtual.study.engines.local import LocalEngine
 from playvirtual.study.grids import Job
 
 CONTROL = """#!/bin/sh
+if [ -z "$CUDA_MPS_PIPE_DIRECTORY" ]; then  # the question to the daemon of the default folder
+    [ "$(cat)" = get_server_list ] && [ -z "$DEAD" ]; exit
+fi
 echo "arguments=$* stdin=$(cat) cards=$CUDA_VISIBLE_DEVICES pipe=$CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
 test -d "$CUDA_MPS_PIPE_DIRECTORY" || echo "no pipe folder" >> "$CALLS"
 test -d "$CUDA_MPS_LOG_DIRECTORY" || echo "no log folder" >> "$CALLS"
@@ -101,6 +104,17 @@ def test_no_daemon_is_started_where_none_is_wanted_or_one_is_there(tmp_path, con
     assert environment(engine, 0).get("CUDA_MPS_PIPE_DIRECTORY") == os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     engine.stop()
     assert not control.exists()
+
+
+def test_what_a_dead_daemon_left_behind_counts_for_nothing(tmp_path, control, monkeypatch):
+    (tmp_path / "nobody").mkdir()
+    (tmp_path / "nobody" / "control").touch()
+    monkeypatch.setenv("DEAD", "1")
+    engine = LocalEngine(per_gpu=2)
+    engine.start(job(tmp_path))
+    assert "playvirtual-mps" in environment(engine, 0)["CUDA_MPS_PIPE_DIRECTORY"]
+    engine.stop()
+    assert control.read_text().count("arguments=-d") == 1
 
 
 def test_a_daemon_that_will_not_start_is_said_and_the_runs_go_on(tmp_path, control, monkeypatch, capsys):

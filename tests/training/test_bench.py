@@ -71,7 +71,7 @@ def test_a_bench_prints_its_table_and_writes_only_the_file_asked_for(tmp_path: P
         (["toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
         (["toy/catch", "--json", "nowhere/o.json"], "json: 'nowhere/o.json' cannot be written"),
         (["toy/catch", "--steps", "50"], "steps: 50 is too short a run to measure; allowed: 300 or more"),
-        (["toy/catch", "--capacity", "10"], "capacity: 10 is too little to measure; allowed: 300 or more"),
+        (["toy/catch", "--capacity", "50"], "capacity: 50 is too little to measure; allowed: 300 or more"),
         (["toy/catch", "--updates-per-step", "0"], "updates_per_step: 0.0 leaves nothing to measure"),
         ([], "the following arguments are required: task"),
     ],
