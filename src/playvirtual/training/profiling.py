@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ class Kernels:
 def profile_updates(update: Callable[[], object], updates: int, device: torch.device) -> Kernels:
     """Runs `update` so many times under the profiler; a captured update is seen kernel by kernel."""
     cuda = device.type == "cuda"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it says on stderr that it began and ended
     # One activity alone: beside CPU operators, tens of thousands of kernels would take minutes to tell apart.
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
         for _ in range(updates):
