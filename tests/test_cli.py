@@ -42,7 +42,10 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
             "option: '--lambda-perd' is not known; did you mean '--lambda-pred'?",
         ),
         (["train", "toy/catch", "--K", "-3"], "K: -3 is not allowed; allowed: 0 or more"),
-        (["train", "toy/catch", "--min-size", "3"], "min_size: 3 is not allowed; allowed: more than 10, the steps that"),
+        (
+            ["train", "toy/catch", "--min-size", "3"],
+            "min_size: 3 is not allowed; allowed: more than 10, ",
+        ),
         (["train", "toy/catch", "--capacity", "6"], "capacity: 6 is not allowed; allowed: "),
         (["train", "--K", "-3", "toy/reach"], "K: -3 is not allowed; allowed: 0 or more"),
         (["train", "toy/catch", "--steps"], "argument --steps: expected one argument"),
