@@ -171,13 +171,13 @@ class Rainbow:
         B, K = len(batch.positions), self.K
         z = self.encoder(self.augment(batch.observations[:, 0], draws.online))  # (B, …): z_t
         with torch.no_grad():
-            z_next, z_future, z_tilde = self._target_latents(batch, draws)
+            z_next, future, home = self._targets(batch, draws)
             choice = self.encoder(self.augment(batch.next_observations, draws.choice))
-            best = self.q_values(self.head(choice)).argmax(1)  # (B,): double DQN
+        logits, next_logits = self.head(torch.cat([z, choice])).split(B)  # (B, |A|, atoms)
+        with torch.no_grad():
+            best = self.q_values(next_logits).argmax(1)  # (B,): double DQN
             next_probabilities = select(self.target_head(z_next).softmax(-1), best)  # (B, atoms)
             target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
-
-        logits = self.head(z)  # (B, |A|, atoms)
         rl = categorical_loss(select(logits, batch.actions[:, 0]).log_softmax(-1), target)
         zero = torch.zeros_like(rl.loss)
         losses = {"rl": rl.loss, "pred": zero, "cyc": zero, "priority": rl.priority}
@@ -190,15 +190,17 @@ class Rainbow:
         else:
             z_hat, ahead = self.virtual.foresee(z, batch.actions, draws.virtual)
         prediction = self.online["predictor"](self.head.project(z_hat.flatten(0, 1))).unflatten(0, (B, K))
-        with torch.no_grad():
-            future = self.target_head.project(z_future).unflatten(0, (B, K))
         losses["pred"] = prediction_loss(prediction, future, cosine_distance, batch.alive[:, 1:])  # Eq. 2
         if self.virtual is not None:
-            losses["cyc"] = self._cycle_loss(z, z_hat, ahead, z_tilde, batch, draws) * batch.alive[:, 0]
+            losses["cyc"] = self._cycle_loss(z, z_hat, ahead, home, batch, draws) * batch.alive[:, 0]
         return losses
 
-    def _target_latents(self, batch: Sequences, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
-        """One pass of the target encoder over s_{t+n} (B), s_{t+1} … s_{t+K} (B·K) and the views of s_t (B·views)."""
+    def _targets(self, batch: Sequences, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """What the target network makes of the batch, by one pass of its encoder and one of its projection.
+
+        z̃_{t+n} (B, …); g_m(z̃) of s_{t+1} … s_{t+K} (B, K, D); of the views of s_t, that cycles come back to, in their
+        metric (B, views, D).
+        """
         B = len(batch.positions)
         # Where each picture is found in: s_t … s_{t+K} of every sequence, then s_{t+n}.
         steps = batch.observations.shape[1]
@@ -207,22 +209,24 @@ class Rainbow:
         source = torch.cat([ahead, sequences[:, 1:].flatten(), sequences[:, 0].repeat_interleave(self.views)])
         pictures = torch.cat([batch.observations.flatten(0, 1), batch.next_observations])
         images = self.augment(pictures, draws.target, source)
-        parts = self.target_encoder(images).split([B, B * self.K, B * self.views])
-        return parts[0], parts[1], parts[2]
+        z_next, z_tilde = self.target_encoder(images).split([B, B * (self.K + self.views)])
+        if not self.K:
+            return z_next, z_tilde, z_tilde
+        if self.objective.metric == "projection":
+            future, home = self.target_head.project(z_tilde).split([B * self.K, B * self.views])
+        else:
+            future, home = self.target_head.project(z_tilde[: B * self.K]), z_tilde[B * self.K :].flatten(1)
+        return z_next, future.unflatten(0, (B, self.K)), home.unflatten(0, (B, self.views))
 
     def _cycle_loss(
-        self, z: Tensor, z_hat: Tensor, ahead: Tensor | None, z_tilde: Tensor, batch: Sequences, draws: Draws
+        self, z: Tensor, z_hat: Tensor, ahead: Tensor | None, home: Tensor, batch: Sequences, draws: Draws
     ) -> Tensor:
         """Eq. 4 over the virtual trajectories plus, if asked for, along the recorded actions. Returns (B,)."""
         assert self.virtual is not None
-        with torch.no_grad():
-            projected = self.objective.metric == "projection"
-            target = self.target_head.project(z_tilde) if projected else z_tilde.flatten(1)
-            target = target.unflatten(0, (len(z), self.views))  # (B, views, D)
-        loss = self.virtual.loss(z, target[:, : self.M], draws.virtual, ahead)
+        loss = self.virtual.loss(z, home[:, : self.M], draws.virtual, ahead)
         if self.objective.real_cycle:
             z_cycle = endpoint(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))  # (B, …): z′_t
-            loss = loss + self.virtual.d(self.virtual.project(z_cycle), target[:, -1])
+            loss = loss + self.virtual.d(self.virtual.project(z_cycle), home[:, -1])
         return loss
 
     def mean_objective(self, batch: Sequences, draws: Draws, lambda_cyc: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
