@@ -2,84 +2,101 @@
 
 python benchmarks/cpu_profile.py [TASK …] [--method playvirtual] [--steps 400]
 One thread; the replay is filled by real play. Products are matrix products and convolutions: what the arithmetic needs;
-the rest is many small operations, whose cost is that of being called.
+the rest is many small operations, whose cost is that of being called. A part whose method is gone, or is there and not
+called any more, is an error: the list of parts must follow the code.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import torch
+from script import Parser, checked, run, whole
+from stopwatch import Stopwatch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from playvirtual.presets import build
+from playvirtual.agents import rainbow
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.sac import Sac
+from playvirtual.config import Config
 from playvirtual.training.loop import Training
 
 FILL = 400  # agent steps of random play
 WARM = 40  # agent steps with learning before measuring
+FEWEST = 40  # agent steps in which every preset comes to its updates of every kind
 UPDATES = 30
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::mkldnn_convolution", "aten::convolution_backward")
+SOMETIMES = ("reset", "close")  # not within every so many steps: ends of episodes, time limits
+
+Part = tuple[Any, str, str]  # owner, method, name; the spaces before a name say what it is inside
 
 
-class Stopwatch:
-    """Seconds spent inside methods, by name; an inner part counts towards the outer one too."""
+def warmed(config: Config) -> Training:
+    """A training that owes no update: its next steps are like those of a run."""
+    training = Training(config)
+    for _ in range(FILL + WARM):
+        training.interact()
+        training.learn()
+    return training
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
 
-    def watch(self, owner: Any, method: str, part: str) -> None:
-        """From now on counts the calls of `owner.method`, if there is such a thing."""
-        called = getattr(owner, method, None)
-        if called is None:
-            return
+def parts_of(training: Training) -> Iterator[Part]:
+    """What is timed, the outer parts before those inside."""
+    yield training, "interact", "interact"
+    yield training.agent, "act", "  act"
+    yield training.env, "step", "  environment: step"
+    yield training.env, "reset", "  environment: reset"
+    for method in ("begin", "complete", "close"):
+        yield training.replay, method, "  replay: store"
+    yield training.source, "follow", "  replay: follow"
+    yield training, "learn", "learn"
+    yield training.source, "sample", "  replay: sample"
+    yield training.source, "learned", "  replay: priorities"
+    yield training.agent, "update", "  agent: update"
+    yield training.agent, "draw", "    random numbers"
+    yield torch.Tensor, "backward", "    backward"
+    yield from _rainbow(training.agent) if isinstance(training.agent, Rainbow) else _sac(training.agent)
 
-        def timed(*arguments: Any, **options: Any) -> Any:
-            before = time.perf_counter()
-            try:
-                return called(*arguments, **options)
-            finally:
-                self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - before
 
-        setattr(owner, method, timed)
+def _rainbow(agent: Rainbow) -> Iterator[Part]:
+    yield agent.head, "resample", "    random numbers"
+    yield agent, "_objective", "    losses"
+    yield rainbow, "clip_by_part", "    gradient norms"
+    yield agent.optimizer, "step", "    optimiser"
+    yield agent, "update_target", "    target networks"
+
+
+def _sac(agent: Sac) -> Iterator[Part]:
+    yield agent, "_critic_losses", "    losses"
+    yield agent, "_actor_losses", "    losses"
+    yield torch.nn.utils, "get_total_norm", "    gradient norms"
+    if agent.auxiliary is not None:
+        yield agent, "_auxiliary_losses", "    losses"
+        yield torch.nn.utils, "clip_grad_norm_", "    gradient norms"
+    for optimizer in agent.optimizers.values():
+        yield optimizer, "step", "    optimiser"
+    yield agent, "update_targets", "    target networks"
 
 
 def parts(training: Training, steps: int) -> None:
     """Prints milliseconds per agent step and their shares, of the whole step and of what is inside it."""
-    watch = Stopwatch()
-    agent: Any = training.agent
-    for owner, method, part in [
-        (training, "interact", "interact"),
-        (agent, "act", "  act"),
-        (training.env, "step", "  environment: step"),
-        (training.env, "reset", "  environment: reset"),
-        (training.replay, "add", "  replay: add"),
-        (training, "learn", "learn"),
-        (training.source, "sample", "  replay: sample"),
-        (agent, "update", "  agent: update"),
-        (agent, "_objective", "    losses"),
-        (agent, "draw", "    random numbers"),
-        (torch.Tensor, "backward", "    backward"),
-        (torch.nn.utils, "clip_grad_norm_", "    gradient norms"),
-        (getattr(agent, "optimizer", None), "step", "    optimiser"),
-        (agent, "update_target", "    target networks"),
-    ]:
-        watch.watch(owner, method, part)
-    began = time.perf_counter()
-    for _ in range(steps):
-        training.interact()
-        training.learn()
-    whole = time.perf_counter() - began
-    print(f"one agent step: {whole / steps * 1e3:.2f} ms ({steps / whole:.0f} steps/s)")
-    order = ["interact", "learn"]
-    for outer in order:
-        print(f"  {outer:<24} {watch.seconds[outer] / steps * 1e3:7.3f} ms {watch.seconds[outer] / whole:6.1%}")
-        inside = ("  act", "  env", "  replay: add") if outer == "interact" else ("  replay: sample", "  agent", "    ")
-        for part, seconds in sorted(watch.seconds.items(), key=lambda item: -item[1]):
-            if part.startswith(inside):
-                print(f"  {part:<24} {seconds / steps * 1e3:7.3f} ms {seconds / whole:6.1%}")
+    with Stopwatch() as watch:
+        for owner, method, part in parts_of(training):
+            watch.watch(owner, method, part)
+        began = time.perf_counter()
+        for _ in range(steps):
+            training.interact()
+            training.learn()
+        whole_step = (time.perf_counter() - began) / steps
+    if never := [name for name, calls in watch.calls.items() if not calls and not name.endswith(SOMETIMES)]:
+        raise RuntimeError(f"never called: {', '.join(never)}; the parts listed in this script must follow the code")
+    print(f"one agent step: {whole_step * 1e3:.2f} ms ({1 / whole_step:.0f} steps/s)")
+    for part, spent in watch.seconds.items():
+        print(f"  {part:<24} {spent / steps * 1e3:7.3f} ms {spent / steps / whole_step:6.1%}")
 
 
 def operations(training: Training) -> None:
@@ -103,21 +120,23 @@ def operations(training: Training) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("tasks", nargs="*", default=["minatar/breakout", "toy/catch"], metavar="TASK")
-    parser.add_argument("--method", default="playvirtual")
-    parser.add_argument("--steps", type=int, default=400)
+    """Profiles one task after the other."""
+    parser = Parser(__doc__)
+    tasks = ["minatar/breakout", "toy/catch"]
+    parser.add_argument("tasks", nargs="*", default=tasks, metavar="TASK", help=f"default: {' '.join(tasks)}")
+    parser.add_argument("--method", default="playvirtual", help="one of the methods of `playvirtual list methods`")
+    parser.add_argument("--steps", type=whole(FEWEST), default=400, help="agent steps timed (default: %(default)s)")
     options = parser.parse_args()
-    for task in options.tasks:
-        print(f"{task} {options.method}")
-        training = Training(build(task, method=options.method, device="cpu", threads=1, min_size=FILL))
-        for _ in range(FILL + WARM):
-            training.interact()
-            training.learn()
-        operations(training)
-        parts(training, options.steps)  # last, because it leaves its stopwatches behind
-        training.close()
+    fixed = {"method": options.method, "device": "cpu", "threads": 1, "min_size": FILL}
+    configs = [checked(task, **fixed) for task in options.tasks]
+    for config in configs:
+        print(f"{config.task} {config.method}")
+        # One training each: the updates made for `operations` are more than `learn` owes, which would then wait.
+        with closing(warmed(config)) as training:
+            operations(training)
+        with closing(warmed(config)) as training:
+            parts(training, options.steps)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

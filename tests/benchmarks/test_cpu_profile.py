@@ -1,0 +1,76 @@
+"""The profile on the CPU: its list of parts follows the code, and its stopwatches leave nothing behind."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+if not SCRIPTS.exists():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+sys.path.insert(0, str(SCRIPTS))  # as `python benchmarks/cpu_profile.py` has it
+try:
+    cpu_profile = import_module("cpu_profile")
+    stopwatch = import_module("stopwatch")
+finally:
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["toy/catch", "toy/reach", "toy/reach --method rl"])  # Rainbow, SAC, SAC alone
+def test_every_part_is_found_and_the_shares_are_those_of_a_run(words: str) -> None:
+    command = [sys.executable, SCRIPTS / "cpu_profile.py", "--steps", "40", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    shares = {
+        part: float(share) for part, share in re.findall(r"^ +(\S.*?) +[0-9.]+ ms +([0-9.]+)%$", done.stdout, re.M)
+    }
+    assert shares["interact"] + shares["learn"] == pytest.approx(100, abs=2)
+    for part in ("act", "replay: store", "replay: sample", "losses", "backward", "gradient norms", "optimiser"):
+        assert shares[part] > 0
+
+
+def test_a_training_to_be_profiled_owes_no_updates_and_is_owed_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """toy/catch makes an update every other step: 10 in the 20 steps after 5 of warm-up, whatever came before."""
+    monkeypatch.setattr(cpu_profile, "FILL", 30)
+    monkeypatch.setattr(cpu_profile, "WARM", 5)
+    config = cpu_profile.checked("toy/catch", method="rl", device="cpu", threads=1, min_size=30)
+    cpu_profile.operations(cpu_profile.warmed(config))
+    training = cpu_profile.warmed(config)
+    before = training.learner.updates
+    cpu_profile.parts(training, 20)
+    assert training.learner.updates - before == 10
+
+
+def test_a_part_that_is_gone_or_not_called_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_profile, "FILL", 30)
+    training = cpu_profile.warmed(cpu_profile.checked("toy/catch", method="rl", device="cpu", min_size=30))
+    for method, error in (("append", AttributeError), ("add", RuntimeError)):  # never was; was, until `begin` came
+        monkeypatch.setattr(cpu_profile, "parts_of", lambda _, m=method: [(training.replay, m, "store")])
+        with pytest.raises(error, match=method):
+            cpu_profile.parts(training, 2)
+
+
+def test_a_stopwatch_takes_its_clocks_off_again() -> None:
+    class Counter:
+        def count(self) -> int:
+            return 1
+
+    def free() -> int:
+        return 2
+
+    counter, module = Counter(), SimpleNamespace(free=free)
+    with stopwatch.Stopwatch() as watch:
+        watch.watch(counter, "count", "part")
+        watch.watch(module, "free", "part")
+        assert counter.count() + module.free() == 3
+    assert watch.calls == {"Counter.count": 1, "SimpleNamespace.free": 1}
+    assert watch.seconds["part"] > 0
+    assert "count" not in vars(counter)
+    assert module.free is free
