@@ -2,8 +2,9 @@
 
 python benchmarks/runs_per_card.py atari/pong 1 4 8 [--method spr] [--seconds 8] [--mps both] [--out FILE.json]
 All processes of the largest N are started once (the very first alone, so that its compiled code is there for the rest);
-each builds its training, fills its replay, compiles and captures, and waits. For every N the first N then run the real
-loop (act, store, learn) for the same seconds while the others sleep.
+each builds its training, fills its replay, compiles and captures, and waits. For every N, the smallest first, the first
+N then run the real loop (act, store, learn) for the same seconds while the others sleep. Without a GPU it shows what
+the processor carries.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from script import Parser, checked, new_file, one_of, run, seconds, whole
+from stopwatch import synchronize
 
 from playvirtual.presets import build
 from playvirtual.study.engines import mps
@@ -39,8 +42,8 @@ def work(words: Sequence[str]) -> None:
     card = torch.cuda.get_device_name() if training.agent.device.type == "cuda" else "the CPU"
     say({"card": card, "unit": training.unit, "steps": training.config.steps})
     for line in sys.stdin:
-        seconds, first, start = float(line), training.step, time.monotonic()
-        while time.monotonic() < start + seconds:
+        first, start = training.step, time.monotonic()
+        while time.monotonic() < start + float(line):
             training.advance()
         synchronize()
         rate = (training.step - first) / (time.monotonic() - start)
@@ -50,11 +53,6 @@ def work(words: Sequence[str]) -> None:
 
 def say(record: dict[str, Any]) -> None:
     print(json.dumps(record), flush=True)
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def memory() -> dict[str, float]:
@@ -81,11 +79,11 @@ class Crew:
             self.close()
             raise
 
-    def run(self, runs: int, seconds: float) -> list[dict[str, Any]]:
-        """What the first `runs` report after running side by side."""
+    def race(self, runs: int, length: float) -> list[dict[str, Any]]:
+        """What the first `runs` report after running side by side for so many seconds."""
         for process in self.processes[:runs]:
             assert process.stdin is not None
-            process.stdin.write(f"{seconds}\n")
+            process.stdin.write(f"{length}\n")
             process.stdin.flush()
         return [answer(process) for process in self.processes[:runs]]
 
@@ -119,22 +117,28 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def measure(
-    options: argparse.Namespace, settings: dict[str, Any], environment: dict[str, str], label: str, *, compiled: bool
+    options: argparse.Namespace,
+    settings: dict[str, Any],
+    environment: dict[str, str],
+    *,
+    under_mps: bool | None,
+    compiled: bool,
 ) -> list[dict[str, Any]]:
-    """One row per N; `compiled` says that the compiler's cache is filled."""
+    """One row per N; `under_mps` is None without a card, `compiled` says that the compiler's cache is filled."""
     began = time.monotonic()
-    crew = Crew(max(options.runs), settings, environment, compiled=compiled)
-    rows = []
+    crew = Crew(options.runs[-1], settings, environment, compiled=compiled)
+    rows: list[dict[str, Any]] = []
     try:
+        label = "" if under_mps is None else "MPS: " if under_mps else "without MPS: "
         waited = time.monotonic() - began
-        print(f"{label}: {len(crew.processes)} on {crew.ready[0]['card']}, ready after {waited:.0f} s", flush=True)
+        print(f"{label}{len(crew.processes)} on {crew.ready[0]['card']}, ready after {waited:.0f} s", flush=True)
         agent_steps = crew.ready[0]["steps"] / crew.ready[0]["unit"]
         for runs in options.runs:
-            reports = crew.run(runs, options.seconds)
+            reports = crew.race(runs, options.seconds)
             rates = [report["rate"] for report in reports]
             one_run = agent_steps / statistics.mean(rates) + options.evaluation_seconds
             row = {
-                "mps": label == "MPS",
+                "mps": under_mps,
                 "runs": runs,
                 "steps_per_second": statistics.mean(rates),
                 "slowest": min(rates),
@@ -144,72 +148,120 @@ def measure(
                 **{name: max(report[name] for report in reports) for name in reports[0] if name.endswith("_gib")},
             }
             rows.append(row)
-            gain = row["sum"] / rows[0]["sum"] * rows[0]["runs"]
-            print(
-                f"  {runs:3d} runs: {row['steps_per_second']:8.1f} agent steps/s each (slowest {row['slowest']:.1f}), "
-                f"{row['sum']:8.1f} in sum ({gain:.2f} times one run's), {row['minutes_per_run']:6.1f} min per run, "
-                f"{row['runs_per_card_hour']:6.2f} runs per card-hour"
-                + (f", tensors {row['tensors_gib']:.1f} GiB per run" if "tensors_gib" in row else ""),
-                flush=True,
-            )
+            print(f"  {line(row, rows[0])}", flush=True)
         if "card_gib" in rows[-1]:
-            print(f"  on the card with all {len(crew.processes)} processes: {rows[-1]['card_gib']:.1f} GiB", flush=True)
+            print(
+                f"  on the card with all processes ({len(crew.processes)}): {rows[-1]['card_gib']:.1f} GiB", flush=True
+            )
     finally:
         crew.close()
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("task")
-    parser.add_argument("runs", type=int, nargs="+", metavar="N")
-    parser.add_argument("--method", default="playvirtual")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, for each N")
-    parser.add_argument("--mps", choices=("both", "on", "off"), default="both")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--capture", help="default: the preset's")
-    parser.add_argument("--precision", help="default: the preset's")
-    parser.add_argument("--fill", type=int, default=400, help="agent steps of random play before learning")
-    parser.add_argument("--warm", type=int, default=40, help="agent steps with learning before measuring")
-    parser.add_argument(
-        "--evaluation-seconds", type=float, default=60.0, help="added to each run; stated, not measured"
+def line(row: dict[str, Any], first: dict[str, Any]) -> str:
+    """A row for people; beside one run's rate if that is what the first row has."""
+    gain = f" ({row['sum'] / first['sum']:.2f} times one run's)" if first["runs"] == 1 else ""
+    hour = "hour" if row["mps"] is None else "card-hour"
+    tensors = f", tensors {row['tensors_gib']:.1f} GiB per run" if "tensors_gib" in row else ""
+    runs = f"{row['runs']:3d} {'run: ' if row['runs'] == 1 else 'runs:'}"
+    return (
+        f"{runs} {row['steps_per_second']:8.1f} agent steps/s each "
+        f"(slowest {row['slowest']:.1f}), {row['sum']:8.1f} in sum{gain}, {row['minutes_per_run']:6.1f} min per run, "
+        f"{row['runs_per_card_hour']:6.2f} runs per {hour}{tensors}"
     )
-    parser.add_argument("--out", help="write the rows as JSON")
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for, the N in ascending order."""
+    parser = Parser(__doc__)
+    parser.add_argument("task", metavar="TASK", help="for example atari/pong; see `playvirtual list tasks`")
+    parser.add_argument("runs", type=whole(1), nargs="+", metavar="N", help="runs side by side; 1 to compare with")
+    parser.add_argument("--method", default="playvirtual", help="see `playvirtual list methods` (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=seconds(), default=8.0, help="of measuring, for each N (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--mps", type=one_of("both", "on", "off"), default="both", help="both, on or off (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--device", type=one_of("auto", "cpu", "cuda"), default="auto", help="auto, cpu or cuda (default: %(default)s)"
+    )
+    parser.add_argument("--capture", help="off, graph or compile (default: the preset's)")
+    parser.add_argument("--precision", help="fp32, tf32 or bf16 (default: the preset's)")
+    parser.add_argument(
+        "--fill", type=whole(1), default=400, help="agent steps of random play before learning (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm", type=whole(0), default=40, help="agent steps with learning before measuring (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--evaluation-seconds",
+        type=seconds(zero=True),
+        default=60.0,
+        help="added to each run; stated, not measured (default: %(default)s)",
+    )
+    parser.add_argument("--out", type=new_file, metavar="FILE", help="write the rows as JSON")
     options = parser.parse_args()
+    options.runs.sort()
+    return options
+
+
+def main() -> None:
+    """Measures every N, on a card with and without MPS."""
+    options = arguments()
     config = {"task": options.task, "method": options.method, "device": options.device, "min_size": options.fill}
     config |= {name: value for name in ("capture", "precision") if (value := getattr(options, name))}
-    build(**config)  # bad input is said before anything starts
-
-    engine = LocalEngine(max(options.runs), use_gpus=options.device != "cpu", mps="off")
+    checked(**config)
+    engine = LocalEngine(options.runs[-1], use_gpus=options.device != "cpu", mps="off")
     cards = engine.gpus[:1]
+    if cards and options.mps == "on":
+        mps.check("on")
     threads = {"OMP_NUM_THREADS": str(engine.threads), "MKL_NUM_THREADS": str(engine.threads)}
-    print(f"{options.task} {options.method}, {engine.threads} CPU threads each, torch {torch.__version__}")
+    each = f"{engine.threads} CPU thread{'s' * (engine.threads > 1)} each"
+    print(f"{options.task} {options.method}, {each}, torch {torch.__version__}")
     print(f"a run: the preset's steps at the rate measured here, and {options.evaluation_seconds:.0f} s of evaluation")
     settings = {"config": config, "warm": options.warm}
     rows = []
-    if cards and mps.runs_already():
-        print("an MPS daemon runs already: all rows are under it")
-    if options.mps != "on" or not cards:
-        alone = {"CUDA_VISIBLE_DEVICES": cards[0]} if cards else {}
-        rows += measure(options, settings, {**threads, **alone}, "without MPS", compiled=False)
-    if options.mps != "off" and cards:
-        daemon = mps.start("on" if options.mps == "on" else "auto", cards)
-        if daemon is None:
-            print("MPS: no daemon of our own could be started, or one runs already")
-        else:
-            try:
-                client = {"CUDA_VISIBLE_DEVICES": daemon.visible(0)}
-                environment = {**threads, **client, **daemon.environment}
-                rows += measure(options, settings, environment, "MPS", compiled=bool(rows))
-            finally:
-                daemon.stop()
+    if not cards:
+        print("no GPU: MPS does not apply", flush=True)
+        rows += measure(options, settings, threads, under_mps=None, compiled=False)
+    elif mps.runs_already():
+        print("an MPS daemon runs already: all rows are under it", flush=True)
+        environment = {**threads, "CUDA_VISIBLE_DEVICES": cards[0]}
+        rows += measure(options, settings, environment, under_mps=True, compiled=False)
+    else:
+        if options.mps != "on":
+            environment = {**threads, "CUDA_VISIBLE_DEVICES": cards[0]}
+            rows += measure(options, settings, environment, under_mps=False, compiled=False)
+        if options.mps != "off":
+            rows += with_daemon(options, settings, threads, cards, compiled=bool(rows))
     if options.out:
-        with open(options.out, "w") as file:
-            json.dump({"torch": torch.__version__, **vars(options), "rows": rows}, file, indent=1)
+        content = {"torch": torch.__version__, **vars(options), "out": str(options.out), "rows": rows}
+        options.out.write_text(json.dumps(content, indent=1))
+
+
+def with_daemon(
+    options: argparse.Namespace,
+    settings: dict[str, Any],
+    threads: dict[str, str],
+    cards: Sequence[str],
+    *,
+    compiled: bool,
+) -> list[dict[str, Any]]:
+    """The rows under an MPS daemon of our own; none, with a word, where none can be started."""
+    daemon = mps.start("on" if options.mps == "on" else "auto", cards)
+    if daemon is None:
+        print("MPS: no daemon could be started")
+        return []
+    try:
+        environment = {**threads, "CUDA_VISIBLE_DEVICES": daemon.visible(0), **daemon.environment}
+        return measure(options, settings, environment, under_mps=True, compiled=compiled)
+    finally:
+        daemon.stop()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
         work(sys.argv[2:])
     else:
-        main()
+        run(main)

@@ -15,7 +15,7 @@ if not SCRIPT.exists():
 
 
 def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -> None:
-    words = ["toy/catch", "1", "2", "--device=cpu", "--seconds=0.5", "--fill=30", "--warm=5", "--out=rows.json"]
+    words = ["toy/catch", "2", "1", "--device=cpu", "--seconds=0.5", "--fill=30", "--warm=5", "--out=rows.json"]
     done = subprocess.run([sys.executable, SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     one, two = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -26,9 +26,15 @@ def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -
     for row in (one, two):  # so many runs of that length are done in an hour
         assert abs(row["runs_per_card_hour"] * row["minutes_per_run"] - 60 * row["runs"]) < 1e-6
     assert "2 on the CPU, ready after" in done.stdout
+    assert "  1 run: " in done.stdout
+    assert f"({two['sum'] / one['sum']:.2f} times one run's)" in done.stdout
 
 
-def test_a_bad_task_is_said_before_anything_starts(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "toy/cach", "1"], capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0
-    assert "did you mean 'toy/catch'" in done.stderr
+def test_without_one_run_there_is_nothing_to_compare_with_and_without_a_gpu_no_mps() -> None:
+    words = ["toy/catch", "2", "--device=cpu", "--seconds=0.2", "--fill=30", "--warm=0", "--mps=on"]
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "times one run's" not in done.stdout
+    assert "no GPU: MPS does not apply" in done.stdout
+    assert "without MPS" not in done.stdout
+    assert "card" not in done.stdout
