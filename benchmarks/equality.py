@@ -4,64 +4,30 @@ python benchmarks/equality.py [--device cuda] [--tasks atari/pong,dmc/cartpole-s
 The reference is the eager update in fp32 without hand-written kernels. One seed gives every row the same weights,
 the same batch of real play and the same random draws, which is checked to the bit. Losses are compared by the
 relative L2 error, gradients by that of each network part. Gradients through many dynamics steps enlarge
-any rounding, so those of low precision and of hand-written kernels are held to their tolerance at K = 1, where a
-mistake stands out, and only shown at the task's own K. A captured update is compared as a whole: the parameters after
-some updates, relative to how far they have moved. Exit code 1 when a tolerance is exceeded.
+any rounding: in fp32 they are held to a tolerance at the task's own K, and those of hand-written kernels to a narrower
+one at K = 1, where a mistake stands out, as well; in low precision they are held to theirs at K = 1 and only shown at
+the task's own K. A captured update is compared as a whole: the parameters after some updates beside those of eager ones
+with the same kernels, relative to how far they have moved. Exit code 1 when a tolerance is exceeded or no row could be
+compared on this machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from script import DEVICES, Parser, checked, run
+from torch import Tensor
+from variants import Outcome, Variant, compute, missing, updated
 
-from playvirtual.agents.rainbow import Rainbow
-from playvirtual.agents.sac import Sac
 from playvirtual.errors import InputError
-from playvirtual.method import kernels
-from playvirtual.presets import build
-from playvirtual.training.capture import WARM_UPS
 from playvirtual.training.devices import machine, resolve
-from playvirtual.training.loop import Training
 
-FILL = 150  # agent steps of random play the batch is drawn from
-FULL = 10**6  # a step at which λ_cyc has its full weight, so that no gradient is hidden by a small one
-REPLAYS = 3  # updates of each phase that are compared once it has been captured
 TASKS = {"cuda": ("atari/pong", "dmc/cartpole-swingup"), "cpu": ("toy/catch", "toy/reach")}
-# Small enough to compile for a CPU in seconds; a feature map for a latent, as on Atari.
-SMALL: dict[str, dict[str, Any]] = {
-    "toy/catch": {"latent": 0, "K": 2, "M": "1", "batch_size": 32, "hidden": 32},
-    "toy/reach": {"K": 2, "M": "1", "batch_size": 16, "auxiliary_batch_size": 8},
-}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to compute the same losses, and how far from the reference it may be.
-
-    Tolerances in fp32 leave room for another order of additions; those of tf32 and bf16 for operands of 10 and 7 bits.
-    Measured on the CPU for Pong in bf16, the gradients of the dynamics models are off by 0.07 with K = 1, by 0.2 with
-    K = 3 and by 1.2 with K = 9, the losses by 0.006 with all of them.
-    """
-
-    name: str
-    precision: str = "fp32"
-    compiled: bool = False
-    fused: bool = False
-    losses: float = 1e-4
-    gradients: float | None = 1e-2  # at the task's K; None: shown only
-    near: float | None = None  # gradients at K = 1; None: not computed
-
-
 REFERENCE = Variant("eager fp32")
 COMPILED = Variant("compile fp32", compiled=True)
 TF32: dict[str, Any] = {"precision": "tf32", "losses": 1e-2, "gradients": None, "near": 1e-1}
@@ -75,129 +41,25 @@ VARIANTS = (
     Variant("fused fp32", fused=True, near=1e-3),
     Variant("fused bf16", fused=True, **BF16),
     Variant("fused compile tf32", compiled=True, fused=True, **TF32),
+    Variant("fused compile bf16", compiled=True, fused=True, **BF16),
 )
-MOVED = 5e-2  # tolerance of whole updates: atomic additions differ from run to run, as "eager fp32 again" shows
-
-
-@contextmanager
-def hand_written(wanted: bool) -> Iterator[None]:
-    """Hand-written kernels on or off inside the block; on, as they are, after it."""
-    kernels.use_fused(wanted)
-    try:
-        yield
-    finally:
-        kernels.use_fused(True)
-
-
-def missing(variant: Variant, device: torch.device) -> str | None:
-    """Why a variant cannot be computed here; None if it can."""
-    if variant.precision == "tf32" and device.type == "cpu":
-        return "a CPU has no tf32"
-    if variant.compiled and device.type == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
-        return "no C++ compiler"
-    if variant.fused and device.type == "cpu":
-        return "the fused kernels are for GPUs"
-    if variant.fused and not kernels.AVAILABLE:
-        return "Triton is not installed"
-    return None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one variant computed."""
+class Whole:
+    """Whole updates in fp32, to be compared with eager ones of the same kernels."""
 
-    inputs: tuple[Tensor, ...]  # weights, batch and draws: the same for all
-    losses: dict[str, Tensor]
-    gradients: dict[str, Tensor]  # one vector per network part
-
-
-def filled(task: str, device: torch.device, precision: str, *, capture: str = "off", K: int | None = None) -> Training:
-    """A training at its first update, with real play in its replay and λ_cyc at its maximum."""
-    options = SMALL.get(task, {}) | {"precision": precision, "capture": capture, "device": str(device)}
-    options |= {} if K is None else {"K": K}
-    training = Training(build(task, **options, min_size=FILL, steps=100 * FILL))
-    while training.step < FILL:
-        training.interact()
-    training.learner.schedule.set(FULL)
-    return training
+    name: str
+    capture: str
+    fused: bool = False
 
 
-def compute(task: str, device: torch.device, variant: Variant, K: int | None = None) -> Outcome:
-    """Losses and gradients of the first batch, with the task's own K or another."""
-    torch._dynamo.reset()
-    with hand_written(variant.fused), closing(filled(task, device, variant.precision, K=K)) as training:
-        agent: Any = training.agent
-        if variant.compiled:
-            agent.compile()
-        batch = training.source.sample(training.learner.schedule)
-        if isinstance(agent, Rainbow):
-            agent.head.resample(agent.generator)
-        draws = agent.draw(batch)
-        inputs = tuple(t.detach().clone() for t in tensors((agent.weights(), batch, draws)))
-        bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent does not choose it by itself
-        passes = _rainbow(training, batch, draws) if isinstance(agent, Rainbow) else _sac(training, batch, draws)
-        losses: dict[str, Tensor] = {}
-        gradients: dict[str, Tensor] = {}
-        for forward, objective, parts in passes:
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                found = forward()
-            total = objective(found)
-            losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
-            gradients |= _gradients(total, parts)
-        return Outcome(inputs, losses, gradients)
-
-
-# The agents' private names are the functions that `compile` replaces: what an update calls.
-def _rainbow(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
-    agent, schedule = training.agent, training.learner.schedule
-    assert isinstance(agent, Rainbow)
-
-    def forward() -> dict[str, Tensor]:
-        loss, recorded = agent._objective(batch, draws, schedule.lambda_cyc)
-        return {"loss": loss, **{name: value for name, value in recorded.items() if not name.startswith("q")}}
-
-    yield forward, lambda found: found["loss"], _parts(agent.online)
-
-
-def _sac(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
-    agent, schedule = training.agent, training.learner.schedule
-    assert isinstance(agent, Sac)
-    assert agent.auxiliary is not None
-
-    def auxiliary(losses: dict[str, Tensor]) -> Tensor:
-        return agent.objective.lambda_pred * losses["pred"].mean() + schedule.lambda_cyc * losses["cyc"].mean()
-
-    critic, actor = _parts(agent.critic), {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
-    learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary.online)}
-    yield lambda: agent._critic_losses(batch.transitions, draws), lambda found: found["critic"].mean(), critic
-    yield lambda: agent._auxiliary_losses(batch.windows, draws.auxiliary), auxiliary, learned
-    yield (
-        lambda: agent._actor_losses(batch.transitions, draws),
-        lambda found: found["actor"].mean() + found["alpha"].mean(),
-        actor,
-    )
-
-
-def _parts(module: nn.Module) -> dict[str, list[nn.Parameter]]:
-    return {name: [*part.parameters()] for name, part in module.named_children()}
-
-
-def _gradients(total: Tensor, parts: Mapping[str, list[nn.Parameter]]) -> dict[str, Tensor]:
-    wanted = [p for parameters in parts.values() for p in parameters]
-    found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
-    return {
-        name: torch.cat([next(found).double().flatten() for _ in parameters]).cpu()
-        for name, parameters in parts.items()
-    }
-
-
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples and mappings."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple | Mapping):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from tensors(part)
+WHOLE = (
+    Whole("eager fp32 again", "off"),
+    Whole("graph fp32", "graph"),
+    Whole("graph fused fp32", "graph", fused=True),
+)
+MOVED = 5e-2  # tolerance of whole updates: atomic additions differ from run to run, as "eager fp32 again" shows
 
 
 def relative(found: Tensor, reference: Tensor, scale: Tensor | None = None) -> float:
@@ -215,21 +77,6 @@ def compare(found: Outcome, reference: Outcome) -> tuple[dict[str, float], dict[
     return losses, gradients
 
 
-def updated(task: str, device: torch.device, capture: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The parameters by network before the first update and after some, the last ones replayed if captured."""
-    with hand_written(False), closing(filled(task, device, "fp32", capture=capture)) as training:
-        before = _parameters(training)
-        for _ in range(training.agent.phases * (WARM_UPS + REPLAYS)):
-            training.learner.update()
-        return before, _parameters(training)
-
-
-def _parameters(training: Training) -> dict[str, Tensor]:
-    agent: Any = training.agent
-    modules = agent.modules().items() if isinstance(agent, Sac) else agent.online.named_children()
-    return {name: torch.cat([p.detach().double().flatten() for p in m.parameters()]).cpu() for name, m in modules}
-
-
 def report(task: str, name: str, kind: str, errors: Mapping[str, float], tolerance: float | None) -> bool:
     """Prints one line; whether all errors are within the tolerance, if there is one."""
     good = tolerance is None or all(error <= tolerance for error in errors.values())
@@ -240,9 +87,18 @@ def report(task: str, name: str, kind: str, errors: Mapping[str, float], toleran
     return good
 
 
-def check(task: str, device: torch.device, only: str) -> bool:
-    """All rows of one task; whether every one is within its tolerance."""
-    good = True
+def left_out(task: str, name: str, why: str) -> None:
+    """Prints one line for a row that cannot be compared here."""
+    print(f"{task:<21} {name:<19} left out: {why}", flush=True)
+
+
+def check(task: str, device: torch.device, only: str) -> list[bool]:
+    """Of all lines of one task that could be compared: whether each is within its tolerance."""
+    return [*check_losses(task, device, only), *check_updates(task, device, only)]
+
+
+def check_losses(task: str, device: torch.device, only: str) -> Iterator[bool]:
+    """Losses and gradients of every variant beside the reference's."""
     references: dict[int | None, Outcome] = {}
 
     def errors(variant: Variant, K: int | None = None) -> tuple[dict[str, float], dict[str, float]]:
@@ -256,48 +112,58 @@ def check(task: str, device: torch.device, only: str) -> bool:
         if only not in variant.name:
             continue
         if why := missing(variant, device):
-            print(f"{task:<21} {variant.name:<19} left out: {why}", flush=True)
+            left_out(task, variant.name, why)
             continue
         losses, gradients = errors(variant)
-        good &= report(task, variant.name, "losses", losses, variant.losses)
-        good &= report(task, variant.name, "gradients", gradients, variant.gradients)
+        yield report(task, variant.name, "losses", losses, variant.losses)
+        yield report(task, variant.name, "gradients", gradients, variant.gradients)
         if variant.near is not None:
             _, gradients = errors(variant, K=1)
-            good &= report(task, variant.name, "gradients, K=1", gradients, variant.near)
-    eager: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+            yield report(task, variant.name, "gradients, K=1", gradients, variant.near)
+
+
+def check_updates(task: str, device: torch.device, only: str) -> Iterator[bool]:
+    """Parameters after whole updates beside those after eager ones."""
+    eager: dict[bool, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}  # with fused kernels or without
     # On the CPU a seed decides every bit; on a GPU the second eager run shows what atomic additions alone do.
-    whole = [("eager fp32 again", "off", MOVED if device.type == "cuda" else 0.0)]
-    whole += [("graph fp32", "graph", MOVED)] if device.type == "cuda" else []
-    for name, capture, tolerance in whole:
-        if only not in name:
+    tolerance = MOVED if device.type == "cuda" else 0.0
+    for row in WHOLE:
+        if only not in row.name:
             continue
-        eager = eager or updated(task, device, "off")
-        before, after = eager
-        _, found = updated(task, device, capture)
+        why = "CUDA graphs are for GPUs" if row.capture == "graph" and device.type == "cpu" else None
+        if why := why or missing(Variant(row.name, fused=row.fused), device):
+            left_out(task, row.name, why)
+            continue
+        if row.fused not in eager:
+            eager[row.fused] = updated(task, device, "off", fused=row.fused)
+        before, after = eager[row.fused]
+        _, found = updated(task, device, row.capture, fused=row.fused)
         moved = {part: relative(found[part], after[part], after[part] - before[part]) for part in after}
-        good &= report(task, name, "parameters", moved, tolerance)
+        yield report(task, row.name, "parameters", moved, tolerance)
         gc.collect()
-    return good
 
 
 def main() -> int:
-    """Prints the table; 1 if a tolerance is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
+    """Prints the table; 1 if a tolerance is exceeded or nothing could be compared."""
+    parser = Parser(__doc__)
+    parser.add_argument("--device", default="auto", help=f"{DEVICES} (default: auto)")
     parser.add_argument("--tasks", help="names with commas (default: Pong and Cartpole on a GPU, two toys on the CPU)")
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="only rows whose name has it, e.g. bf16")
     options = parser.parse_args()
-    device = resolve(options.device)
+    device = resolve(checked("toy/catch", device=options.device).device)
     tasks = options.tasks.split(",") if options.tasks else TASKS[device.type]
+    for task in tasks:
+        checked(task, device=options.device)
+    names = [row.name for row in (*VARIANTS, *WHOLE)]
+    if not any(options.only in name for name in names):
+        raise InputError(f"only: {options.only!r} is in no row's name; allowed: a part of {', '.join(names)}")
     print(machine(device))
     print(f"{'task':<21} {'row':<19} {'of':<14} {'worst':>8} {'tolerance':>9}            each")
-    results = [check(task, device, options.only) for task in tasks]
-    return 0 if all(results) else 1
+    results = [good for task in tasks for good in check(task, device, options.only)]
+    if not results:
+        print("nothing was compared: every row was left out", file=sys.stderr)
+    return 0 if results and all(results) else 1
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

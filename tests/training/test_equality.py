@@ -1,7 +1,8 @@
 """Compiled losses and gradients are the eager ones: the CPU's part of benchmarks/equality.py."""
 
-import importlib.util
+import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import torch
 from torch._inductor import config as inductor
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "equality.py"
-spec = importlib.util.spec_from_file_location("equality", SCRIPT)
-if spec is None or spec.loader is None or not SCRIPT.exists():
+if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
-equality = importlib.util.module_from_spec(spec)
-sys.modules["equality"] = equality
-spec.loader.exec_module(equality)
+sys.path.insert(0, str(SCRIPT.parent))  # as `python benchmarks/equality.py` has it
+try:
+    equality = import_module("equality")
+finally:
+    sys.path.remove(str(SCRIPT.parent))
 
 CPU = torch.device("cpu")
 
@@ -59,3 +61,26 @@ def test_relative_error_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert not equality.report("toy/catch", "row", "losses", {"rl": 0.1}, 0.05)
     assert equality.report("toy/catch", "row", "losses", {"rl": 0.1}, 0.2)
     assert "EXCEEDED" in capsys.readouterr().out
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
+
+
+def test_a_filter_that_fits_no_row_is_bad_input() -> None:
+    done = run("--only", "zzz")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: only: 'zzz' ")
+    assert line.endswith("graph fused fp32")  # the names that are allowed
+
+
+def test_rows_that_are_all_left_out_are_no_success() -> None:
+    done = run("--only", "graph", "--device", "cpu", "--tasks", "toy/catch")
+    assert done.returncode == 1
+    assert done.stdout.count("left out: CUDA graphs are for GPUs") == 2
+    assert done.stderr == "nothing was compared: every row was left out\n"
+
+
+def test_whole_updates_are_the_same_to_the_bit_on_the_cpu() -> None:
+    assert equality.check("toy/catch", CPU, "eager fp32 again") == [True]

@@ -1,0 +1,185 @@
+"""What one way to compute an update comes to: its losses, its gradients, the parameters after some updates."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.sac import Sac
+from playvirtual.method import kernels
+from playvirtual.presets import build
+from playvirtual.training.capture import WARM_UPS
+from playvirtual.training.loop import Training
+
+FILL = 150  # agent steps of random play the batch is drawn from
+FULL = 10**6  # a step at which λ_cyc has its full weight, so that no gradient is hidden by a small one
+REPLAYS = 3  # updates of each phase that are compared once it has been captured
+# Small enough to compile for a CPU in seconds; a feature map for a latent, as on Atari.
+SMALL: dict[str, dict[str, Any]] = {
+    "toy/catch": {"latent": 0, "K": 2, "M": "1", "batch_size": 32, "hidden": 32},
+    "toy/reach": {"K": 2, "M": "1", "batch_size": 16, "auxiliary_batch_size": 8},
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute the same losses, and how far from the reference it may be.
+
+    Tolerances in fp32 leave room for another order of additions; those of tf32 and bf16 for operands of 10 and 7 bits.
+    Measured on the CPU for Pong in bf16, the gradients of the dynamics models are off by 0.07 with K = 1, by 0.2 with
+    K = 3 and by 1.2 with K = 9, the losses by 0.006 with all of them.
+    """
+
+    name: str
+    precision: str = "fp32"
+    compiled: bool = False
+    fused: bool = False
+    losses: float = 1e-4
+    gradients: float | None = 1e-2  # at the task's K; None: shown only
+    near: float | None = None  # gradients at K = 1; None: not computed
+
+
+@contextmanager
+def hand_written(wanted: bool) -> Iterator[None]:
+    """Hand-written kernels on or off inside the block; on, as they are, after it."""
+    kernels.use_fused(wanted)
+    try:
+        yield
+    finally:
+        kernels.use_fused(True)
+
+
+def missing(variant: Variant, device: torch.device) -> str | None:
+    """Why a variant cannot be computed here; None if it can."""
+    if variant.precision == "tf32" and device.type == "cpu":
+        return "a CPU has no tf32"
+    if variant.compiled and device.type == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
+        return "no C++ compiler"
+    if variant.fused and device.type == "cpu":
+        return "the fused kernels are for GPUs"
+    if variant.fused and not kernels.AVAILABLE:
+        return "Triton is not installed"
+    return None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one variant computed."""
+
+    inputs: tuple[Tensor, ...]  # weights, batch and draws: the same for all
+    losses: dict[str, Tensor]
+    gradients: dict[str, Tensor]  # one vector per network part
+
+
+def filled(task: str, device: torch.device, precision: str, *, capture: str = "off", K: int | None = None) -> Training:
+    """A training at its first update, with real play in its replay and λ_cyc at its maximum."""
+    options = SMALL.get(task, {}) | {"precision": precision, "capture": capture, "device": str(device)}
+    options |= {} if K is None else {"K": K}
+    training = Training(build(task, **options, min_size=FILL, steps=100 * FILL))
+    while training.step < FILL:
+        training.interact()
+    training.learner.schedule.set(FULL)
+    return training
+
+
+def compute(task: str, device: torch.device, variant: Variant, K: int | None = None) -> Outcome:
+    """Losses and gradients of the first batch, with the task's own K or another."""
+    torch._dynamo.reset()
+    with hand_written(variant.fused), closing(filled(task, device, variant.precision, K=K)) as training:
+        agent: Any = training.agent
+        if variant.compiled:
+            agent.compile()
+        batch = training.source.sample(training.learner.schedule)
+        if isinstance(agent, Rainbow):
+            agent.head.resample(agent.generator)
+        draws = agent.draw(batch)
+        inputs = tuple(t.detach().clone() for t in tensors((agent.weights(), batch, draws)))
+        bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent does not choose it by itself
+        passes = _rainbow(training, batch, draws) if isinstance(agent, Rainbow) else _sac(training, batch, draws)
+        losses: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
+        for forward, objective, parts in passes:
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                found = forward()
+            total = objective(found)
+            losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
+            gradients |= _gradients(total, parts)
+        return Outcome(inputs, losses, gradients)
+
+
+# The agents' private names are the functions that `compile` replaces: what an update calls.
+def _rainbow(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
+    agent, schedule = training.agent, training.learner.schedule
+    assert isinstance(agent, Rainbow)
+
+    def forward() -> dict[str, Tensor]:
+        loss, recorded = agent._objective(batch, draws, schedule.lambda_cyc)
+        return {"loss": loss, **{name: value for name, value in recorded.items() if not name.startswith("q")}}
+
+    yield forward, lambda found: found["loss"], _parts(agent.online)
+
+
+def _sac(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
+    agent, schedule = training.agent, training.learner.schedule
+    assert isinstance(agent, Sac)
+    assert agent.auxiliary is not None
+
+    def auxiliary(losses: dict[str, Tensor]) -> Tensor:
+        return agent.objective.lambda_pred * losses["pred"].mean() + schedule.lambda_cyc * losses["cyc"].mean()
+
+    critic, actor = _parts(agent.critic), {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
+    learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary.online)}
+    yield lambda: agent._critic_losses(batch.transitions, draws), lambda found: found["critic"].mean(), critic
+    yield lambda: agent._auxiliary_losses(batch.windows, draws.auxiliary), auxiliary, learned
+    yield (
+        lambda: agent._actor_losses(batch.transitions, draws),
+        lambda found: found["actor"].mean() + found["alpha"].mean(),
+        actor,
+    )
+
+
+def _parts(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    return {name: [*part.parameters()] for name, part in module.named_children()}
+
+
+def _gradients(total: Tensor, parts: Mapping[str, list[nn.Parameter]]) -> dict[str, Tensor]:
+    wanted = [p for parameters in parts.values() for p in parameters]
+    found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
+    return {
+        name: torch.cat([next(found).double().flatten() for _ in parameters]).cpu()
+        for name, parameters in parts.items()
+    }
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples and mappings."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | Mapping):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from tensors(part)
+
+
+def updated(
+    task: str, device: torch.device, capture: str, *, fused: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The parameters by network before the first update and after some, the last ones replayed if captured."""
+    with hand_written(fused), closing(filled(task, device, "fp32", capture=capture)) as training:
+        before = _parameters(training)
+        for _ in range(training.agent.phases * (WARM_UPS + REPLAYS)):
+            training.learner.update()
+        return before, _parameters(training)
+
+
+def _parameters(training: Training) -> dict[str, Tensor]:
+    agent: Any = training.agent
+    modules = agent.modules().items() if isinstance(agent, Sac) else agent.online.named_children()
+    return {name: torch.cat([p.detach().double().flatten() for p in m.parameters()]).cpu() for name, m in modules}
