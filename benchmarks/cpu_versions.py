@@ -9,64 +9,27 @@ seconds, then the second, and so on. Prints the median rates, the median ratio o
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from script import Parser, run, seconds, whole
+
+from playvirtual.errors import InputError
+
 ROWS = ["minatar/breakout:playvirtual", "minatar/breakout:spr", "toy/catch:playvirtual"]
-FIXED: dict[str, Any] = {"device": "cpu", "threads": 1, "min_size": 400, "steps": 100_000, "seed": 1}
-DECIDED = ("task", "method", "preset")  # named by the row
-WARM = 40  # agent steps with learning before measuring
+WORKER = Path(__file__).with_name("version_worker.py")
 
 
-def flat(config: Any) -> dict[str, Any]:
-    """Every setting by its name, as `build` takes it."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        found |= flat(value) if dataclasses.is_dataclass(value) else {field.name: value}
-    return {name: value for name, value in found.items() if name not in DECIDED}
-
-
-def work(task: str, method: str, given: dict[str, Any] | None) -> None:
-    """One training of the version on the path: its settings, then steps/s for each line of stdin (seconds)."""
-    from playvirtual.presets import build
-
-    own = flat(build(task, method=method, **FIXED))
-    chosen = own if given is None else {name: value for name, value in given.items() if name in own}
-    config = build(task, method=method, **chosen)
-    if given is None:
-        say(flat(config))
-        return
-    from playvirtual.training.loop import Training
-
-    training = Training(config)
-    for _ in range(config.replay.min_size + WARM):
-        training.interact()
-        training.learn()
-    say({"ignored": sorted(set(given) - set(own)), "unasked": sorted(set(own) - set(given))})
-    for line in sys.stdin:
-        first, start = training.step, time.monotonic()
-        while time.monotonic() < start + float(line):
-            training.interact()
-            training.learn()
-        say((training.step - first) / (time.monotonic() - start))
-
-
-def say(record: Any) -> None:
-    print(json.dumps(record), flush=True)
-
-
-def start(checkout: Path, task: str, method: str, given: dict[str, Any] | None) -> subprocess.Popen[str]:
+def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
+    """A worker of the version that lies in `checkout`."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return subprocess.Popen(
-        [sys.executable, "-P", __file__, "--work", task, method, json.dumps(given)],
+        [sys.executable, "-P", WORKER, *words],
         env={**os.environ, **threads, "PYTHONPATH": str((checkout / "src").resolve())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -86,45 +49,79 @@ def ask(process: subprocess.Popen[str], line: str = "") -> Any:
     return json.loads(answer)
 
 
-def measure(checkouts: tuple[Path, Path], row: str, rounds: int, seconds: float) -> None:
-    task, _, method = row.partition(":")
-    settings = start(checkouts[1], task, method, None)
-    given, _ = ask(settings), settings.wait()
-    trainings = [start(checkout, task, method, given) for checkout in checkouts]
+def end(process: subprocess.Popen[str]) -> None:
+    """Lets a worker go home."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+
+
+def settings(checkouts: tuple[Path, Path], rows: list[str]) -> dict[str, dict[str, Any]]:
+    """The second version's settings of every row, none of which either version refuses."""
+    workers = [start(checkout, "settings", *rows) for checkout in checkouts]
+    answers = [ask(worker) for worker in workers]
+    for checkout, worker, answer in zip(checkouts, workers, answers, strict=True):
+        end(worker)
+        if "error" in answer:
+            raise InputError(f"rows: the version in {checkout} refuses one; {answer['error']}")
+    return dict(answers[1])
+
+
+def measure(
+    checkouts: tuple[Path, Path], row: str, given: dict[str, Any], rounds: int, seconds_each: float
+) -> list[tuple[float, float]]:
+    """Steps/s of the first and the second version, round by round."""
+    trainings = [start(checkout, "train", row, json.dumps(given)) for checkout in checkouts]
     try:
         for checkout, training in zip(checkouts, trainings, strict=True):
             notes = {name: found for name, found in ask(training).items() if found}
             if notes:
                 print(f"  {checkout}: {notes}")
-        rates = [[ask(training, f"{seconds}\n") for training in trainings] for _ in range(rounds)]
+        first, second = trainings
+        return [(ask(first, f"{seconds_each}\n"), ask(second, f"{seconds_each}\n")) for _ in range(rounds)]
     finally:
         for training in trainings:
-            assert training.stdin is not None
-            training.stdin.close()
-            training.wait()
-    ratios = [b / a for a, b in rates]
-    first, second = (statistics.median(column) for column in zip(*rates, strict=True))
-    print(
-        f"{row:<30} {first:8.1f} → {second:8.1f} steps/s, ratio {statistics.median(ratios):.2f} "
-        f"[{min(ratios):.2f}, {max(ratios):.2f}] of {rounds} rounds of {seconds:g} s",
-        flush=True,
-    )
+            end(training)
+
+
+def checkout(text: str) -> Path:
+    """For `type=`: a folder with this program in it."""
+    path = Path(text)
+    if not (path / "src" / "playvirtual").is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a folder that holds src/playvirtual")
+    return path
+
+
+def row(text: str) -> str:
+    """For `type=`: a task and a method; whether there are such ones is for the versions to say."""
+    if not all(text.partition(":")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: TASK:METHOD, for example {ROWS[0]}")
+    return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
-    parser.add_argument("--rows", nargs="+", default=ROWS, metavar="TASK:METHOD")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    """Prints one line per row."""
+    parser = Parser(__doc__)
+    parser.add_argument("first", type=checkout, help="the checkout whose rates are divided by")
+    parser.add_argument("second", type=checkout, help="the checkout whose rates are divided, and whose settings count")
+    parser.add_argument(
+        "--rows", type=row, nargs="+", default=ROWS, metavar="TASK:METHOD", help=f"default: {' '.join(ROWS)}"
+    )
+    parser.add_argument("--rounds", type=whole(1), default=5, help="turns of each version (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds(), default=3.0, help="length of a turn (default: %(default)s)")
     options = parser.parse_args()
-    for row in options.rows:
-        measure((options.first, options.second), row, options.rounds, options.seconds)
+    checkouts = (options.first, options.second)
+    for name, given in settings(checkouts, options.rows).items():
+        rates = measure(checkouts, name, given, options.rounds, options.seconds)
+        ratios = [b / a for a, b in rates]
+        first, second = (statistics.median(column) for column in zip(*rates, strict=True))
+        print(
+            f"{name:<30} {first:8.1f} → {second:8.1f} steps/s, ratio {statistics.median(ratios):.2f} "
+            f"[{min(ratios):.2f}, {max(ratios):.2f}] of {options.rounds} round{'s' * (options.rounds > 1)} "
+            f"of {options.seconds:g} s",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--work"]:
-        work(sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))
-    else:
-        main()
+    run(main)
