@@ -99,9 +99,11 @@ def compare(a: Path, b: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30, help="per task (default: 30)")
-    parser.add_argument("--longest", type=float, default=4.0, help="seconds of work before a kill, at most")
+    parser.add_argument(
+        "--longest", type=float, default=4.0, help="seconds of work before a kill, at most (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments and signals (default: 0)")
-    parser.add_argument("--tasks", default=",".join(RUNS), help=f"default: {','.join(RUNS)}")
+    parser.add_argument("--tasks", default=",".join(RUNS), help=f"names with commas (default: {','.join(RUNS)})")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:

@@ -8,12 +8,12 @@ optimiser has made its first step.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from script import Parser, checked, run
 
 import playvirtual as pv
 from playvirtual import envs
@@ -96,14 +96,21 @@ def measure(game: str, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("games", nargs="*", default=["pong", "ms_pacman", "battle_zone"])
+    """Prints the table of docs/performance.md."""
+    parser = Parser(__doc__)
+    games = ["pong", "ms_pacman", "battle_zone"]
+    parser.add_argument(
+        "games", nargs="*", default=games, metavar="GAME", help=f"Atari games (default: {' '.join(games)})"
+    )
+    options = parser.parse_args()
+    for game in options.games:
+        checked(f"atari/{game}")
     print("| game | checkpoint | of it frames | stall, 10,000 steps new | stall, all new | to come back |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    for game in parser.parse_args().games:
+    for game in options.games:
         with tempfile.TemporaryDirectory() as folder:
             measure(game, Path(folder))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,19 +6,19 @@ Prints seconds to make and close the lanes and milliseconds per step of all lane
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import numpy as np
 from gymnasium import spaces
+from script import Parser, checked, run, whole
 
 from playvirtual.config import EnvironmentConfig
 from playvirtual.envs import Environment
 from playvirtual.envs.lanes import Lanes
 from playvirtual.envs.parallel import ParallelLanes, cores
 from playvirtual.envs.registry import family, make
-from playvirtual.presets import build
+from playvirtual.errors import InputError
 
 TASKS = ["dmc/cartpole-swingup", "dmc/cheetah-run", "minatar/breakout", "toy/catch"]
 
@@ -47,17 +47,28 @@ def measure(environment: Environment, steps: int) -> float:
     return (time.perf_counter() - began) / steps * 1e3
 
 
+def checked_environment(task: str) -> EnvironmentConfig:
+    """The task's own settings; refuses the one family whose lanes are threads of its own."""
+    config = checked(task).environment
+    if family(task) == "atari":
+        raise InputError(f"task: {task!r} has threads for its lanes; allowed: dmc/…, minatar/…, toy/…, gym/…")
+    return config
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK")
-    parser.add_argument("--lanes", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=3)
+    """Prints one line per task."""
+    parser = Parser(__doc__)
+    parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK", help=f"default: {' '.join(TASKS)}")
+    parser.add_argument("--lanes", type=whole(2), default=10, help="games at the same time (default: %(default)s)")
+    parser.add_argument("--steps", type=whole(1), default=100, help="steps of all lanes timed (default: %(default)s)")
+    parser.add_argument("--repeats", type=whole(1), default=3, help="turns of either way (default: %(default)s)")
     options = parser.parse_args()
     workers = min(options.lanes, cores())
+    configs = {task: checked_environment(task) for task in options.tasks}
+    if workers < 2:
+        raise InputError("cores: 1 leaves nothing to compare; allowed: 2 or more")
     print(f"{options.lanes} lanes, {cores()} cores")
-    for task in options.tasks:
-        config = build(task).environment
+    for task, config in configs.items():
         apart: dict[int, list[float]] = {1: [], workers: []}
         made: dict[int, list[float]] = {1: [], workers: []}
         for _ in range(options.repeats):
@@ -81,4 +92,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

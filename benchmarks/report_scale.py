@@ -59,9 +59,9 @@ def synthetic_runs(root: Path, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--out", type=Path, help="keep the report here")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000, help="run folders made up (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="keep the report in this folder (default: thrown away)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"

@@ -8,7 +8,6 @@ update's products and convolutions, as the eager code has them, would take at th
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import multiprocessing
@@ -22,12 +21,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from script import DEVICES, Parser, checked, new_file, run, whole
 from torch.utils.flop_counter import FlopCounterMode
 
 from playvirtual.errors import InputError
 from playvirtual.method import kernels
 from playvirtual.presets import build
-from playvirtual.training.bench import REPEATS, Measurement, check_repeats, measure, prepare
+from playvirtual.training.bench import REPEATS, Measurement, measure, prepare
 from playvirtual.training.bench_table import rate
 from playvirtual.training.devices import machine, resolve
 from playvirtual.training.loop import Training
@@ -193,21 +193,29 @@ def markdown(results: list[Result]) -> str:
 
 def main() -> int:
     """Measures the chosen rows; exit code 1 if one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=1, help="rows that are prepared at the same time (default: 1)")
+    parser = Parser(__doc__)
+    parser.add_argument("--jobs", type=whole(1), default=1, help="rows that are prepared at the same time (default: 1)")
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="only rows whose label has it; see --list")
     parser.add_argument("--list", action="store_true", help="print the labels and measure nothing")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="blocks per row")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", help="write everything as JSON; after each row, so that a stop loses nothing")
+    parser.add_argument("--repeats", type=whole(2), default=REPEATS, help="blocks per row (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help=f"{DEVICES} (default: auto)")
+    parser.add_argument(
+        "--out",
+        type=new_file,
+        metavar="FILE",
+        help="write everything as JSON; after each row, so that a stop loses nothing",
+    )
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance.md at the end")
     options = parser.parse_args()
-    check_repeats(options.repeats)
     chosen = [row for row in rows() if options.only in row.label]
-    if options.list or not chosen:
-        print("\n".join(row.label for row in chosen) or f"no row has {options.only!r} in its label")
-        return 0 if chosen else 2
-    jobs = max(1, options.jobs)
+    if not chosen:
+        raise InputError(f"only: {options.only!r} is in no row's label; allowed: a part of a label that --list shows")
+    if options.list:
+        print("\n".join(row.label for row in chosen))
+        return 0
+    for row in chosen:
+        checked(row.task, **row.options(), device=options.device)
+    jobs = options.jobs
     cores = os.cpu_count() or 1
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // jobs)))  # the workers' share each
     here = machine(resolve(options.device))
@@ -223,16 +231,11 @@ def main() -> int:
             print(line(answer), flush=True)
             if options.out:
                 content = {"machine": asdict(here), "jobs": jobs, "rows": [asdict(result) for result in results]}
-                with open(options.out, "w", encoding="utf-8") as file:
-                    json.dump(content, file, indent=1)
+                options.out.write_text(json.dumps(content, indent=1), encoding="utf-8")
     if options.markdown:
         print(f"\n{here}\n\n{markdown(results)}")
     return int(failures > 0)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

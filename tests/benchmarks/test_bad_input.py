@@ -1,0 +1,69 @@
+"""Bad input to the programs under benchmarks/: one line that names the field, exit code 2, nothing measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+if not SCRIPTS.exists():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+
+BAD = [
+    ("runs_per_card.py toy/cach 1", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
+    ("runs_per_card.py toy/catch 0", "N: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("runs_per_card.py toy/catch 1 --capture film", "capture: 'film' is not known; allowed: compile, graph, off"),
+    ("runs_per_card.py toy/catch 1 --seconds -1", "seconds: '-1' is not allowed; allowed: numbers above 0"),
+    ("runs_per_card.py toy/catch 1 --mps maybe", "mps: 'maybe' is not known; allowed: both, off, on"),
+    (
+        "runs_per_card.py toy/catch 1 --out nowhere/rows.json",
+        "out: 'nowhere/rows.json' is not allowed; allowed: a file",
+    ),
+    ("update_speed.py --only nothing", "only: 'nothing' is in no row's label; allowed: "),
+    ("update_speed.py --jobs 0", "jobs: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("update_speed.py --only growth-K --device abacus", "device: 'abacus' is not allowed; allowed: auto, cpu, cuda"),
+    ("update_speed.py --out nowhere/rows.json", "out: 'nowhere/rows.json' is not allowed; allowed: a file"),
+    ("acting_speed.py toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
+    ("acting_speed.py toy/catch --steps 0", "steps: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("cpu_profile.py toy/catch toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
+    ("cpu_profile.py --steps -5", "steps: '-5' is not allowed; allowed: whole numbers, 40 or more"),
+    ("evaluation_lanes.py toy/catch --lanes 0", "lanes: '0' is not allowed; allowed: whole numbers, 2 or more"),
+    ("evaluation_lanes.py atari/pong", "task: 'atari/pong' has threads for its lanes; allowed: "),
+    ("cpu_versions.py nowhere .", "first: 'nowhere' is not allowed; allowed: a folder that holds src/playvirtual"),
+    ("cpu_versions.py ROOT ROOT --rows toy/catch", "rows: 'toy/catch' is not allowed; allowed: TASK:METHOD"),
+    ("cpu_versions.py ROOT ROOT --rows toy/cach:rl", "rows: the version in "),
+    ("checkpoint_cost.py pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
+]
+NO_GPU = [
+    "runs_per_card.py toy/catch 1 --device cuda",
+    "update_speed.py --only growth-K --device cuda",
+    "acting_speed.py toy/catch --device cuda",
+    "equality.py --device cuda",
+]
+
+
+def complaint(command: str, folder: Path) -> str:
+    """What a script says of such words, in one line and before it has printed anything."""
+    script, *words = command.replace("ROOT", str(SCRIPTS.parent)).split()
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / script, *words], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(("command", "start"), BAD, ids=[command for command, _ in BAD])
+def test_bad_input_is_one_line_and_exit_code_2(command: str, start: str, tmp_path: Path) -> None:
+    assert complaint(command, tmp_path).startswith(f"error: {start}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", NO_GPU)
+def test_a_gpu_that_is_not_there_is_bad_input(command: str, tmp_path: Path) -> None:
+    line = complaint(command, tmp_path)
+    assert line == "error: device: 'cuda' is not there (PyTorch sees no GPU); allowed: auto, cpu"
