@@ -16,7 +16,7 @@ from playvirtual.method import kernels
 def _conv_relu(x, w, b, y, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
                CI: tl.constexpr, CO: tl.constexpr, R: tl.constexpr, S: tl.constexpr, STRIDE: tl.constexpr,
                BM: tl.constexpr, BK: tl.constexpr, IP: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """y (N, HO, WO, CO) = relu(x (N, H, W, CI) * w (R, S·CI, CO) + b); a tile is BM pixels of the output."""
+    """y (N, HO, WO, CO) = relu(x (N, H, W, CI) * w (R, CO, S·CI) + b); a tile is BM pixels of the output."""
     RUN: tl.constexpr = S * CI  # what a filter's row covers lies side by side in a row of the image
     CHUNKS: tl.constexpr = (RUN + BK - 1) // BK
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -29,7 +29,8 @@ def _conv_relu(x, w, b, y, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.conste
         r, at = i // CHUNKS, i % CHUNKS * BK + k
         inside = at < RUN
         a = tl.load(x + start[:, None] + (r * W * CI + at)[None, :], mask=real[:, None] & inside[None, :], other=0.0)
-        t = tl.load(w + (r * RUN + at)[:, None] * CO + o[None, :], mask=inside[:, None], other=0.0)
+        # What is added up over lies side by side: tensor cores take 32-bit numbers in that order only.
+        t = tl.load(w + (r * CO + o)[None, :] * RUN + at[:, None], mask=inside[:, None], other=0.0)
         acc = tl.dot(a, t, acc, input_precision=IP)
     acc = tl.maximum(acc + tl.load(b + o)[None, :], 0.0)
     tl.store(y + m[:, None] * CO + o[None, :], acc.to(y.dtype.element_ty), mask=real[:, None])
@@ -50,21 +51,21 @@ def _relu_back(g, y, out, sums, rows, ROUNDS: tl.constexpr, CO: tl.constexpr, BM
     tl.atomic_add(sums + o, tl.sum(total, 0))
 
 
-def _tiles(dtype: torch.dtype, channels: int, outputs: int, side: int) -> dict[str, Any]:
-    """The sizes that were fastest on an H200, if they fit smaller cards' shared memory."""
+def _tiles(dtype: torch.dtype, channels: int, side: int) -> dict[str, Any]:
+    """The sizes that were fastest on an H200; in fp32 such that they fit smaller cards' shared memory."""
     precision = kernels.tensor_core_precision(dtype)
-    large = dtype == torch.float32 and outputs > 64
-    depth = 64 if channels >= 64 and not large else 16 if side * channels % 32 else 32
+    deep = channels >= 64 and dtype != torch.float32
+    depth = 64 if deep else 16 if side * channels % 32 else 32
     return {"BM": 128, "BK": depth, "num_warps": 4, "IP": precision, "STAGES": 3}
 
 
 @torch.library.custom_op("playvirtual::conv_relu", mutates_args=())
 def _forward(x: Tensor, w: Tensor, b: Tensor, side: int, stride: int) -> Tensor:
-    """x (N, H, W, CI), w (side, side·CI, CO) of x's type, b (CO,) -> (N, HO, WO, CO)."""
+    """x (N, H, W, CI), w (side, CO, side·CI) of x's type, b (CO,) -> (N, HO, WO, CO)."""
     N, H, W, CI = x.shape
-    HO, WO, CO = (H - side) // stride + 1, (W - side) // stride + 1, w.shape[2]
+    HO, WO, CO = (H - side) // stride + 1, (W - side) // stride + 1, w.shape[1]
     y = x.new_empty(N, HO, WO, CO)
-    rows, tiles = N * HO * WO, _tiles(x.dtype, CI, CO, side)
+    rows, tiles = N * HO * WO, _tiles(x.dtype, CI, side)
     _conv_relu[(triton.cdiv(rows, tiles["BM"]),)](
         x, w, b, y, rows, H=H, W=W, HO=HO, WO=WO, CI=CI, CO=CO, R=side, S=side, STRIDE=stride, **tiles
     )
@@ -74,7 +75,7 @@ def _forward(x: Tensor, w: Tensor, b: Tensor, side: int, stride: int) -> Tensor:
 @_forward.register_fake
 def _(x, w, b, side, stride):
     N, H, W, _ = x.shape
-    return x.new_empty(N, (H - side) // stride + 1, (W - side) // stride + 1, w.shape[2])
+    return x.new_empty(N, (H - side) // stride + 1, (W - side) // stride + 1, w.shape[1])
 
 
 @torch.library.custom_op("playvirtual::relu_back", mutates_args=())
@@ -104,13 +105,13 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, w, b, y = ctx.saved_tensors
     side, stride = ctx.side, ctx.stride
     g, db = _through_relu(gradient, y)
-    filters = w.unflatten(1, (side, x.shape[-1])).permute(3, 2, 0, 1)  # (CO, CI, R, S)
+    filters = w.unflatten(2, (side, x.shape[-1])).permute(1, 3, 0, 2)  # (CO, CI, R, S)
     images = [t.permute(0, 3, 1, 2) for t in (g, x)]
     mask = [ctx.needs_input_grad[0], True, False]
     dx, dw, _ = torch.ops.aten.convolution_backward(
         *images, filters, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
     )
-    dw = dw.permute(2, 3, 1, 0).flatten(1, 2)
+    dw = dw.permute(2, 0, 3, 1).flatten(2)
     return dx.permute(0, 2, 3, 1) if mask[0] else None, dw, db.to(b.dtype), None, None
 
 
@@ -119,6 +120,6 @@ _forward.register_autograd(_backward, setup_context=_save)
 
 def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """relu(conv2d(x, weight, bias, stride)) of (N, CI, H, W) images, channels last; weight (CO, CI, side, side)."""
-    taps = weight.permute(2, 3, 1, 0).flatten(1, 2).to(x.dtype).contiguous()  # (R, S·CI, CO)
+    taps = weight.permute(2, 0, 3, 1).flatten(2).to(x.dtype).contiguous()  # (R, CO, S·CI)
     y: Tensor = _forward(x.permute(0, 2, 3, 1).contiguous(), taps, bias.float(), weight.shape[2], stride)
     return y.permute(0, 3, 1, 2)

@@ -31,7 +31,7 @@ def _products(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _packed(w1: Tensor, w2: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Both filters in the kernels' order: (2, 9, in, out), and mirrored (2, 9, out, in)."""
+    """Both filters in the kernels' order: (2, 9, out, in), and mirrored (2, 9, in, out)."""
     channels = w1.shape[0]
     taps = torch.empty(2, 9, channels, channels, dtype=dtype, device=w1.device)
     flipped = torch.empty_like(taps)

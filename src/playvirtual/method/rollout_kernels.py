@@ -23,7 +23,7 @@ def _tile(P: tl.constexpr, BP: tl.constexpr, C: tl.constexpr):
 @triton.jit
 def _convolve(x, w, P: tl.constexpr, BP: tl.constexpr, C: tl.constexpr, W: tl.constexpr, IP: tl.constexpr,
               STAGES: tl.constexpr):  # fmt: skip
-    """A 3×3 convolution with zeros around the map: x (N, P, C) by w (9, C, C) -> (BP, C)."""
+    """A 3×3 convolution with zeros around the map: x (N, P, C) by w (9, outputs, inputs) -> (BP, C)."""
     p, c = tl.arange(0, BP), tl.arange(0, C)
     row, col = p // W, p % W
     up, down, left, right = row > 0, (row + 1) * W < P, col > 0, col < W - 1
@@ -32,7 +32,7 @@ def _convolve(x, w, P: tl.constexpr, BP: tl.constexpr, C: tl.constexpr, W: tl.co
     top = 0b000000010 + left * 0b000000001 + right * 0b000000100
     inside = tl.where(p < P, middle + up * top + down * top * 64, 0)
     here = x + (tl.program_id(0) * P + p)[:, None] * C + c[None, :]
-    filters = w + c[:, None] * C + c[None, :]
+    filters = w + c[None, :] * C + c[:, None]
     acc = tl.zeros((BP, C), tl.float32)
     for tap in tl.range(9, num_stages=STAGES):
         ok = ((inside >> tap) & 1) != 0
@@ -58,7 +58,10 @@ def _moments(sums, c, count, C: tl.constexpr, eps: tl.constexpr):
 
 @triton.jit
 def pack(w1, w2, taps, flipped, s_out, s_in, s_tap, t_out, t_in, t_tap, C: tl.constexpr):
-    """Both filters (out, in, 3, 3) as (2, 9, in, out) and, mirrored for the way back, as (2, 9, out, in)."""
+    """Both filters (out, in, 3, 3) as (2, 9, out, in) and, mirrored for the way back, as (2, 9, in, out).
+
+    What a product adds up over lies side by side: tensor cores take 32-bit numbers in that order only.
+    """
     tap, which = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C)
     if which == 0:
@@ -66,8 +69,8 @@ def pack(w1, w2, taps, flipped, s_out, s_in, s_tap, t_out, t_in, t_tap, C: tl.co
     else:
         w = tl.load(w2 + tap * t_tap + c[:, None] * t_in + c[None, :] * t_out)
     w = w.to(taps.dtype.element_ty)
-    tl.store(taps + (which * 9 + tap) * C * C + c[:, None] * C + c[None, :], w)
-    tl.store(flipped + (which * 9 + 8 - tap) * C * C + c[None, :] * C + c[:, None], w)
+    tl.store(taps + (which * 9 + tap) * C * C + c[None, :] * C + c[:, None], w)
+    tl.store(flipped + (which * 9 + 8 - tap) * C * C + c[:, None] * C + c[None, :], w)
 
 
 @triton.jit
