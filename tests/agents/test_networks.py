@@ -42,11 +42,12 @@ def test_filters_that_do_not_fit_are_named() -> None:
         Encoder((1, 4, 4), (8,), (8,), (1,), latent=0)
 
 
-def test_noisy_layer_equals_its_definition() -> None:
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_noisy_layer_equals_its_definition(rows: int) -> None:
     torch.manual_seed(0)
     layer = NoisyLinear(5, 3, sigma=0.5)
     layer.resample()
-    x = torch.randn(4, 5)
+    x = torch.randn(rows, 5)
     epsilon = torch.outer(layer.noise_out, layer.noise_in)
     weight = layer.weight_mu + layer.weight_sigma * epsilon
     bias = layer.bias_mu + layer.bias_sigma * layer.noise_out
@@ -69,6 +70,14 @@ def test_dueling_head_centres_the_advantages() -> None:
     torch.testing.assert_close(
         head(x, noisy=False).mean(1), head.value.out(torch.relu(head.value.hidden(x, False)), False)
     )
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_a_batch_is_valued_like_its_rows_one_by_one(noisy: bool) -> None:
+    head = DuelingHead(8, actions=3, hidden=4, atoms=5, sigma=0.5)
+    head.resample(torch.Generator().manual_seed(0))
+    x = torch.randn(20, 8)
+    torch.testing.assert_close(head(x, noisy), torch.cat([head(row[None], noisy) for row in x]))
 
 
 def test_projection_is_the_first_layers_without_noise() -> None:

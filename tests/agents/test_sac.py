@@ -16,7 +16,7 @@ from playvirtual.agents.sac_losses import (
     squashed_gaussian,
     temperature_loss,
 )
-from playvirtual.agents.sac_networks import Actor, orthogonal
+from playvirtual.agents.sac_networks import Actor, Latent, orthogonal
 from playvirtual.agents.schedule import Schedule
 from playvirtual.config import METHODS, SacConfig
 from playvirtual.presets import build
@@ -358,3 +358,10 @@ def test_sizes_of_the_released_code(method: str, expected: int) -> None:
     assert actor + size(agent.critic, agent.target_critic) + auxiliary == expected
     distinct = size(agent.actor, agent.critic, aux.dm, aux.bdm, aux.projector, aux.predictor) + 1
     assert agent.parameter_count() == distinct  # α is the one more
+
+
+def test_a_batch_is_encoded_like_its_pictures_one_by_one() -> None:
+    torch.manual_seed(0)
+    latent = Latent(4 * 3 * 3, 5, tanh=True)
+    features = torch.rand(12, 4, 3, 3)
+    torch.testing.assert_close(latent(features), torch.cat([latent(one[None]) for one in features]))

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from playvirtual.agents.convolution import conv_relu
 from playvirtual.method import rescale
 
+FEW = 16  # rows: for fewer it costs more to bring weights together than to use them one by one
+
 
 class Encoder(nn.Module):
     """Convolutions with ReLU, then (if `latent` > 0) one linear layer; every output rescaled to [0, 1]."""
@@ -71,7 +73,11 @@ class NoisyLinear(nn.Module):
         return self.weight_mu + self.weight_sigma * noise, self.bias_mu + self.bias_sigma * self.noise_out
 
     def forward(self, x: Tensor, noisy: bool = True) -> Tensor:  # (N, inputs) -> (N, outputs)
-        return F.linear(x, *self.weights(noisy))
+        if not noisy or len(x) >= FEW:
+            return F.linear(x, *self.weights(noisy))
+        # (σ ⊙ ε_out ε_inᵀ) x = ε_out ⊙ (σ (ε_in ⊙ x)): for an action or two the noisy weights are not worth forming.
+        mean = F.linear(x, self.weight_mu, self.bias_mu)
+        return mean + self.noise_out * (F.linear(x * self.noise_in, self.weight_sigma) + self.bias_sigma)
 
 
 class Stream(nn.Module):
@@ -108,9 +114,11 @@ class DuelingHead(nn.Module):
         return self._hidden(z.flatten(1), noisy=False)
 
     def _hidden(self, x: Tensor, noisy: bool) -> Tensor:
-        """Value's and advantage's first layers by one product. (N, inputs) -> (N, 2·hidden)."""
-        parts = [stream.hidden.weights(noisy) for stream in (self.value, self.advantage)]
-        weight, bias = (torch.cat(both) for both in zip(*parts, strict=True))
+        """Value's and advantage's first layers, for a batch by one product. (N, inputs) -> (N, 2·hidden)."""
+        layers = self.value.hidden, self.advantage.hidden
+        if len(x) < FEW:
+            return torch.cat([layer(x, noisy) for layer in layers], 1)
+        weight, bias = (torch.cat(both) for both in zip(*(layer.weights(noisy) for layer in layers), strict=True))
         return F.linear(x, weight, bias)
 
     def resample(self, generator: torch.Generator | None = None) -> None:

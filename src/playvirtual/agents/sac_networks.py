@@ -64,13 +64,18 @@ class Latent(nn.Module):
         self.ln = nn.LayerNorm(latent)
 
     def forward(self, features: Tensor) -> Tensor:  # (N, c, h, w) -> (N, latent)
-        # Features lie channels last; to bring the weights into that order is less work than to move the features.
-        weight = self.fc.weight.unflatten(1, features.shape[1:]).permute(0, 2, 3, 1).flatten(1)
-        size = len(weight)
-        weight = F.pad(weight, (0, 0, 0, -size % 8))  # GPUs are slow at products of odd sizes
-        z = F.linear(features.permute(0, 2, 3, 1).flatten(1), weight)[:, :size] + self.fc.bias
-        z = self.ln(z)
+        z: Tensor = self.ln(self._product(features))
         return torch.tanh(z) if self.tanh else z
+
+    def _product(self, features: Tensor) -> Tensor:
+        """The linear layer's. Features lie channels last, its weights do not: the smaller of the two are moved."""
+        latent = self.fc.out_features
+        if len(features) < latent:
+            out: Tensor = self.fc(features.flatten(1))
+            return out
+        weight = self.fc.weight.unflatten(1, features.shape[1:]).permute(0, 2, 3, 1).flatten(1)
+        weight = F.pad(weight, (0, 0, 0, -latent % 8))  # GPUs are slow at products of odd sizes
+        return F.linear(features.permute(0, 2, 3, 1).flatten(1), weight)[:, :latent] + self.fc.bias
 
 
 class Encoder(nn.Module):

@@ -149,4 +149,4 @@ class Replay:
             positions = torch.where(visible, positions, torch.remainder(earliest, self.capacity))
         else:
             positions = positions.masked_fill(~visible, self.capacity)
-        return self._pictures[positions].flatten(-4, -3)  # (…, stack, C, H, W) before
+        return self._pictures[positions].flatten(-4, -3)  # from (…, stack, C, H, W)
