@@ -1,7 +1,8 @@
 """Whether lanes in processes of their own pay: the same episodes played both ways, in turns, in one run.
 
 python benchmarks/evaluation_lanes.py [TASK …] [--lanes 10] [--steps 100] [--repeats 3]
-Prints seconds to make and close the lanes and milliseconds per step of all lanes, medians, and their ratio.
+Prints seconds to make, first reset and close the lanes, milliseconds per step of all lanes, medians, and the steps'
+ratio. Atari's lanes in one process have threads.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from script import Parser, checked, run, whole
 
 from playvirtual.config import EnvironmentConfig
 from playvirtual.envs import Environment
-from playvirtual.envs.lanes import Lanes
-from playvirtual.envs.parallel import ParallelLanes, cores
-from playvirtual.envs.registry import family, make
+from playvirtual.envs.cores import cores
+from playvirtual.envs.parallel import ParallelLanes
+from playvirtual.envs.registry import make
 from playvirtual.errors import InputError
 
 TASKS = ["dmc/cartpole-swingup", "dmc/cheetah-run", "minatar/breakout", "toy/catch"]
@@ -25,16 +26,15 @@ TASKS = ["dmc/cartpole-swingup", "dmc/cheetah-run", "minatar/breakout", "toy/cat
 
 def open_lanes(task: str, lanes: int, config: EnvironmentConfig, workers: int) -> Environment:
     """Lanes in `workers` processes, also of a task that would stay in one."""
-    if workers > 1 and family(task) != "dmc":
+    if workers > 1:
         return ParallelLanes(task, lanes, training=False, config=config, workers=workers)
     return make(task, lanes, training=False, config=config, workers=workers)
 
 
 def measure(environment: Environment, steps: int) -> float:
-    """Milliseconds per step of all lanes; a lane that ends begins anew."""
+    """Milliseconds per step of all lanes, which have begun; one that ends begins anew."""
     rng = np.random.default_rng(0)
     space = environment.action_space
-    environment.reset(range(environment.lanes), range(environment.lanes))
     began = time.perf_counter()
     for number in range(steps):
         if isinstance(space, spaces.Discrete):
@@ -47,14 +47,6 @@ def measure(environment: Environment, steps: int) -> float:
     return (time.perf_counter() - began) / steps * 1e3
 
 
-def checked_environment(task: str) -> EnvironmentConfig:
-    """The task's own settings; refuses the one family whose lanes are threads of its own."""
-    config = checked(task).environment
-    if family(task) == "atari":
-        raise InputError(f"task: {task!r} has threads for its lanes; allowed: dmc/…, minatar/…, toy/…, gym/…")
-    return config
-
-
 def main() -> None:
     """Prints one line per task."""
     parser = Parser(__doc__)
@@ -64,7 +56,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=whole(1), default=3, help="turns of either way (default: %(default)s)")
     options = parser.parse_args()
     workers = min(options.lanes, cores())
-    configs = {task: checked_environment(task) for task in options.tasks}
+    configs = {task: checked(task).environment for task in options.tasks}
     if workers < 2:
         raise InputError("cores: 1 leaves nothing to compare; allowed: 2 or more")
     print(f"{options.lanes} lanes, {cores()} cores")
@@ -75,7 +67,8 @@ def main() -> None:
             for share in apart:
                 began = time.perf_counter()
                 environment = open_lanes(task, options.lanes, config, share)
-                assert isinstance(environment, Lanes if share == 1 else ParallelLanes)
+                assert isinstance(environment, ParallelLanes) == (share > 1)
+                environment.reset(range(options.lanes), range(options.lanes))
                 opened = time.perf_counter() - began
                 apart[share].append(measure(environment, options.steps))
                 began = time.perf_counter()

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from playvirtual.config import EnvironmentConfig
-from playvirtual.envs import gl, make
+from playvirtual.envs import gl, make, registry
+from playvirtual.envs.atari import Atari
 from playvirtual.envs.lanes import Lanes
 from playvirtual.envs.parallel import ParallelLanes
 from playvirtual.errors import InputError
@@ -65,6 +66,31 @@ def test_frames_rewards_and_ends_are_those_of_one_process_to_the_bit(config, tas
             assert np.array_equal(parallel.picture(2), serial.picture(2))
     parallel.close()
     serial.close()
+
+
+def test_atari_lanes_are_those_of_one_process_to_the_bit(settings):
+    parallel = make("atari/breakout", 3, training=True, config=settings(), workers=2)
+    serial = make("atari/breakout", 3, training=True, config=settings(), workers=1)
+    assert isinstance(parallel, ParallelLanes)
+    assert isinstance(serial, Atari)
+    assert parallel.action_space == serial.action_space
+    assert np.array_equal(parallel.reset([2, 0, 1], [5, 6, 7]), serial.reset([2, 0, 1], [5, 6, 7]))
+    rng = np.random.default_rng(0)
+    for _ in range(60):  # long enough to lose a life
+        actions = rng.integers(serial.action_space.n, size=3)
+        for ours, theirs in zip(parallel.step(actions), serial.step(actions), strict=True):
+            assert ours.dtype == theirs.dtype
+            assert np.array_equal(ours, theirs)
+    parallel.close()
+    serial.close()
+
+
+@pytest.mark.parametrize(
+    ("lanes", "share", "processes"), [(7, "2", 1), (16, "2", 2), (100, "2", 2), (24, "9", 3), (100, "1", 1)]
+)
+def test_atari_games_are_many_before_they_get_processes(monkeypatch, lanes, share, processes):
+    monkeypatch.setenv("OMP_NUM_THREADS", share)
+    assert registry._workers("atari", lanes) == processes
 
 
 def test_one_lane_stays_in_this_process(config):

@@ -74,7 +74,7 @@ def badly_declared() -> int:
     model = (random(A, H * W * C), inner, random(C), random(C), random(C, C, 3, 3), random(C))
     calls = [
         *((fused_cut._windows, (*windows, low)) for low in (False, True)),
-        (fused_convolution._forward, (random(2, 6, 6, 40), random(2, 32, 80), random(32), 2, 1)),
+        (fused_convolution._forward, (random(2, 6, 6, 40), random(32, 2, 2, 40), random(32), 1)),
         (fused_convolution._through_relu, (torch.rand(2, 5, 5, 32), torch.rand(2, 5, 5, 32))),
         *(
             (fused._rollout, (random(N, H * W, C), torch.randint(A, (N, K)), *model, first, H, W))

@@ -56,7 +56,7 @@ def test_convolutions(gpu: int, inputs: int, outputs: int, side: int, number: st
     from playvirtual.agents import fused_convolution
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
-    tiles = {**fused_convolution._tiles(dtype, inputs, side), "IP": "tf32"}
+    tiles = {**fused_convolution._tiles(dtype), "IP": "tf32"}
     sizes = {"H": 20, "W": 20, "HO": 21 - side, "WO": 21 - side, "CI": inputs, "CO": outputs, "R": side, "S": side}
     constants = {**sizes, "STRIDE": 1, **{name: value for name, value in tiles.items() if name != "num_warps"}}
     types = {"x": f"*{number}", "w": f"*{number}", "b": "*fp32", "y": f"*{number}", "rows": "i32"}

@@ -1,4 +1,4 @@
-"""Convolution, bias and ReLU as one Triton kernel over channels-last images, with PyTorch's own gradients."""
+"""Convolution, bias and ReLU as one kernel over channels-last images, with PyTorch's own gradients."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
@@ -11,26 +11,29 @@ from torch import Tensor
 
 from playvirtual.method import kernels
 
+LARGE = 2**17  # pixels of output from which on cuDNN is asked
+
 
 @triton.jit
 def _conv_relu(x, w, b, y, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.constexpr, WO: tl.constexpr,
                CI: tl.constexpr, CO: tl.constexpr, R: tl.constexpr, S: tl.constexpr, STRIDE: tl.constexpr,
                BM: tl.constexpr, BK: tl.constexpr, IP: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """y (N, HO, WO, CO) = relu(x (N, H, W, CI) * w (R, CO, S·CI) + b); a tile is BM pixels of the output."""
+    """y (N, HO, WO, CO) = relu(x (N, H, W, CI) * w (CO, R, S, CI) + b); a tile is BM pixels of the output."""
     RUN: tl.constexpr = S * CI  # what a filter's row covers lies side by side in a row of the image
-    CHUNKS: tl.constexpr = (RUN + BK - 1) // BK
+    ALL: tl.constexpr = R * RUN
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     real = m < rows
     n, pixel = m // (HO * WO), m % (HO * WO)
     start = ((n * H + pixel // WO * STRIDE) * W + pixel % WO * STRIDE) * CI
     k, o = tl.arange(0, BK), tl.arange(0, CO)
     acc = tl.zeros((BM, CO), tl.float32)
-    for i in tl.range(R * CHUNKS, num_stages=STAGES):
-        r, at = i // CHUNKS, i % CHUNKS * BK + k
-        inside = at < RUN
-        a = tl.load(x + start[:, None] + (r * W * CI + at)[None, :], mask=real[:, None] & inside[None, :], other=0.0)
+    for i in tl.range((ALL + BK - 1) // BK, num_stages=STAGES):
+        at = i * BK + k
+        inside = at < ALL
+        place = at // RUN * (W * CI) + at % RUN
+        a = tl.load(x + start[:, None] + place[None, :], mask=real[:, None] & inside[None, :], other=0.0)
         # What is added up over lies side by side: tensor cores take 32-bit numbers in that order only.
-        t = tl.load(w + (r * CO + o)[None, :] * RUN + at[:, None], mask=inside[:, None], other=0.0)
+        t = tl.load(w + o[None, :] * ALL + at[:, None], mask=inside[:, None], other=0.0)
         acc = tl.dot(a, t, acc, input_precision=IP)
     acc = tl.maximum(acc + tl.load(b + o)[None, :], 0.0)
     tl.store(y + m[:, None] * CO + o[None, :], acc.to(y.dtype.element_ty), mask=real[:, None])
@@ -51,21 +54,29 @@ def _relu_back(g, y, out, sums, rows, ROUNDS: tl.constexpr, CO: tl.constexpr, BM
     tl.atomic_add(sums + o, tl.sum(total, 0))
 
 
-def _tiles(dtype: torch.dtype, channels: int, side: int) -> dict[str, Any]:
+def _tiles(dtype: torch.dtype) -> dict[str, Any]:
     """The sizes that were fastest on an H200; in fp32 such that they fit smaller cards' shared memory."""
-    precision = kernels.tensor_core_precision(dtype)
-    deep = channels >= 64 and dtype != torch.float32
-    depth = 64 if deep else 16 if side * channels % 32 else 32
-    return {"BM": 128, "BK": depth, "num_warps": 4, "IP": precision, "STAGES": 3}
+    depth = 32 if dtype == torch.float32 else 64
+    return {"BM": 128, "BK": depth, "num_warps": 4, "IP": kernels.tensor_core_precision(dtype), "STAGES": 3}
+
+
+def _suits_cudnn(x: Tensor, rows: int) -> bool:
+    """Whether cuDNN's own fused kernel is the faster one: for many pixels of many channels, in half precision."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and x.shape[-1] % 64 == 0 and rows >= LARGE
 
 
 @torch.library.custom_op("playvirtual::conv_relu", mutates_args=())
-def _forward(x: Tensor, w: Tensor, b: Tensor, side: int, stride: int) -> Tensor:
-    """x (N, H, W, CI), w (side, CO, side·CI) of x's type, b (CO,) -> (N, HO, WO, CO)."""
-    N, H, W, CI = x.shape
-    HO, WO, CO = (H - side) // stride + 1, (W - side) // stride + 1, w.shape[1]
+def _forward(x: Tensor, w: Tensor, b: Tensor, stride: int) -> Tensor:
+    """x (N, H, W, CI), w (CO, side, side, CI) of x's type, b (CO,) -> (N, HO, WO, CO)."""
+    (N, H, W, CI), (CO, side, _, _) = x.shape, w.shape
+    HO, WO = (H - side) // stride + 1, (W - side) // stride + 1
+    rows = N * HO * WO
+    if _suits_cudnn(x, rows):
+        images, filters = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
+        out = torch.cudnn_convolution_relu(images, filters, b.to(x.dtype), [stride] * 2, [0, 0], [1, 1], 1)
+        return out.permute(0, 2, 3, 1).contiguous()
     y = x.new_empty(N, HO, WO, CO)
-    rows, tiles = N * HO * WO, _tiles(x.dtype, CI, side)
+    tiles = _tiles(x.dtype)
     _conv_relu[(triton.cdiv(rows, tiles["BM"]),)](
         x, w, b, y, rows, H=H, W=W, HO=HO, WO=WO, CI=CI, CO=CO, R=side, S=side, STRIDE=stride, **tiles
     )
@@ -73,9 +84,9 @@ def _forward(x: Tensor, w: Tensor, b: Tensor, side: int, stride: int) -> Tensor:
 
 
 @_forward.register_fake
-def _(x, w, b, side, stride):
-    N, H, W, _ = x.shape
-    return x.new_empty(N, (H - side) // stride + 1, (W - side) // stride + 1, w.shape[1])
+def _(x, w, b, stride):
+    (N, H, W, _), (CO, side, _, _) = x.shape, w.shape
+    return x.new_empty(N, (H - side) // stride + 1, (W - side) // stride + 1, CO)
 
 
 @torch.library.custom_op("playvirtual::relu_back", mutates_args=())
@@ -96,23 +107,20 @@ def _(gradient, y):
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, w, b, side, stride = inputs
+    x, w, b, stride = inputs
     ctx.save_for_backward(x, w, b, output)
-    ctx.side, ctx.stride = side, stride
+    ctx.stride = stride
 
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, w, b, y = ctx.saved_tensors
-    side, stride = ctx.side, ctx.stride
     g, db = _through_relu(gradient, y)
-    filters = w.unflatten(2, (side, x.shape[-1])).permute(1, 3, 0, 2)  # (CO, CI, R, S)
-    images = [t.permute(0, 3, 1, 2) for t in (g, x)]
+    images = [t.permute(0, 3, 1, 2) for t in (g, x, w)]
     mask = [ctx.needs_input_grad[0], True, False]
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        *images, filters, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
+        *images, None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
     )
-    dw = dw.permute(2, 0, 3, 1).flatten(2)
-    return dx.permute(0, 2, 3, 1) if mask[0] else None, dw, db.to(b.dtype), None, None
+    return dx.permute(0, 2, 3, 1) if mask[0] else None, dw.permute(0, 2, 3, 1), db.to(b.dtype), None
 
 
 _forward.register_autograd(_backward, setup_context=_save)
@@ -120,6 +128,6 @@ _forward.register_autograd(_backward, setup_context=_save)
 
 def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """relu(conv2d(x, weight, bias, stride)) of (N, CI, H, W) images, channels last; weight (CO, CI, side, side)."""
-    taps = weight.permute(2, 0, 3, 1).flatten(2).to(x.dtype).contiguous()  # (R, CO, S·CI)
-    y: Tensor = _forward(x.permute(0, 2, 3, 1).contiguous(), taps, bias.float(), weight.shape[2], stride)
+    filters = weight.permute(0, 2, 3, 1).to(x.dtype).contiguous()
+    y: Tensor = _forward(x.permute(0, 2, 3, 1).contiguous(), filters, bias.float(), stride)
     return y.permute(0, 3, 1, 2)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.config import EnvironmentConfig
+from playvirtual.envs.cores import share
 from playvirtual.envs.image import enlarge
-from playvirtual.envs.protocol import ActionSpace, Flags, Frames, Step
+from playvirtual.envs.protocol import ActionSpace, Frames, Step
 
 ATARI_100K = (
     "alien",
@@ -62,83 +64,66 @@ class Atari:
 
     A frame is the maximum over the last two of the `action_repeat` screens, reduced by area. With
     `lost_life_is_terminal` a lost life is terminal but the game goes on; otherwise only its end is.
+
+    Every lane has an emulator with a thread of its own, not all of them a common one: that would move every lane at
+    every step, also those that are over, and few games of an evaluation are as long as the longest.
     """
 
     def __init__(self, game: str, lanes: int, *, lost_life_is_terminal: bool, config: EnvironmentConfig) -> None:
         import ale_py
-        from ale_py.vector_env import AtariVectorEnv
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        self._emulators = AtariVectorEnv(
-            game,
-            lanes,
-            num_threads=min(lanes, _processors()),
-            max_num_frames_per_episode=config.max_episode_frames or ALE_MAX_FRAMES,
-            img_height=config.image_size,
-            img_width=config.image_size,
-            grayscale=config.grayscale,
-            stack_num=1,
-            frameskip=config.action_repeat,
-            maxpool=True,
-            noop_max=NOOP_LIMIT,
-            # `terminated` then means the end of the game. Lost lives are seen from the counter instead: some
-            # games (Bank Heist) are played with 0 lives left, so the counter alone cannot tell the end.
-            episodic_life=False,
-            life_loss_info=False,
-            reward_clipping=False,
-            use_fire_reset=False,
-        )
+        self._emulators = [_emulator(game, config) for _ in range(lanes)]
+        self._at_once = min(lanes, share())  # threads that may be busy at the same time
         channels = 1 if config.grayscale else 3
         self.lanes = lanes
         self.frame_shape = (channels, config.image_size, config.image_size)
-        self.action_space: ActionSpace = spaces.Discrete(len(self._emulators.ale.get_action_set()))
+        self.action_space: ActionSpace = spaces.Discrete(len(self._emulators[0].ale.get_action_set()))
         self._lost_life_is_terminal = lost_life_is_terminal
         self._frames = np.zeros((lanes, *self.frame_shape), np.uint8)
+        self._rewards = np.zeros(lanes, np.float32)
         self._lives = np.zeros(lanes, np.int32)
         self._terminal = np.zeros(lanes, np.bool_)
         self._over = np.ones(lanes, np.bool_)
-        self._started = False
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Frames:
-        chosen = np.asarray(lanes, np.intp)
-        mask = np.zeros(self.lanes, np.bool_)
-        mask[chosen] = True
-        lane_seeds = np.zeros(self.lanes, np.int64)
-        lane_seeds[chosen] = np.asarray(seeds, np.int64)
-        if not self._started:  # the emulators take a part only after a whole; the rest waits, over
-            self._emulators.reset(seed=lane_seeds)
-            self._started = True
-        screens, info = self._emulators.reset(seed=lane_seeds[mask], options={"reset_mask": mask})
-        self._frames[mask] = self._planes(screens)[mask]
-        self._lives[mask] = info["lives"][mask]
-        self._terminal[mask] = False
-        self._over[mask] = False
+        chosen = [int(lane) for lane in lanes]
+        if len(chosen) == 1:
+            self._load(chosen[0], seeds[0])
+        else:
+            with ThreadPoolExecutor(self._at_once) as threads:
+                list(threads.map(self._load, chosen, seeds))
         return self._frames[chosen]
 
+    def _load(self, lane: int, seed: int) -> None:
+        """Reloads the game with the seed, which takes as long as hundreds of frames."""
+        screen, info = self._emulators[lane].reset(seed=np.array([seed], np.int64))
+        self._frames[lane] = _planes(screen)
+        self._lives[lane] = info["lives"][0]
+        self._terminal[lane] = self._over[lane] = False
+
     def step(self, actions: npt.NDArray[np.generic]) -> Step:
-        # The emulators move every lane. What a waiting lane does meanwhile is not looked at: its next reset
-        # reloads the game with the seed.
-        waiting = self._over.copy()
-        screens, scores, ended, timed_out, info = self._emulators.step(
-            np.where(waiting, 0, actions).astype(np.int64, copy=False)
-        )
-        playing = ~waiting
-        np.copyto(self._frames, self._planes(screens), where=playing[:, None, None, None])
-        np.copyto(self._terminal, ended | self._lost_lives(info["lives"]), where=playing)
-        np.copyto(self._over, ended | timed_out, where=playing)
-        self._lives[:] = info["lives"]
-        rewards = np.where(playing, scores, 0).astype(np.float32)
-        return Step(self._frames.copy(), rewards, self._terminal.copy(), self._over.copy())
+        self._rewards[:] = 0
+        playing = np.flatnonzero(~self._over).tolist()
+        for number, lane in enumerate(playing):
+            if number >= self._at_once:
+                self._take(playing[number - self._at_once])
+            self._emulators[lane].send(np.array([actions[lane]], np.int64))
+        for lane in playing[-self._at_once :]:
+            self._take(lane)
+        return Step(self._frames.copy(), self._rewards.copy(), self._terminal.copy(), self._over.copy())
 
-    def _lost_lives(self, lives: npt.NDArray[np.int32]) -> Flags:
-        """(N,): one life fewer than before with some left, the reference protocol's definition."""
-        if not self._lost_life_is_terminal:
-            return np.zeros(self.lanes, np.bool_)
-        return (lives < self._lives) & (lives > 0)
-
-    def _planes(self, screens: Frames) -> Frames:
-        """The emulators' (N, 1, H, W) gray or (N, 1, H, W, 3) colour screens as (N, C, H, W)."""
-        return screens if screens.ndim == 4 else screens[:, 0].transpose(0, 3, 1, 2)
+    def _take(self, lane: int) -> None:
+        """Waits for what an action that was sent has done."""
+        screen, score, ended, timed_out, info = self._emulators[lane].recv()
+        before, lives = self._lives[lane], info["lives"][0]
+        # One life fewer than before with some left is the reference protocol's definition.
+        lost = self._lost_life_is_terminal and 0 < lives < before
+        self._frames[lane] = _planes(screen)
+        self._rewards[lane] = score[0]
+        self._terminal[lane] = ended[0] or lost
+        self._over[lane] = ended[0] or timed_out[0]
+        self._lives[lane] = lives
 
     def picture(self, lane: int) -> Frames:
         """The agent's own frame in whole pixels: the vectorised emulator keeps no larger screen."""
@@ -146,9 +131,35 @@ class Atari:
         return enlarge(frame, max(1, PICTURE_SIZE // frame.shape[0]))
 
     def close(self) -> None:
-        self._emulators.close()
+        for emulator in self._emulators:
+            emulator.close()
 
 
-def _processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _emulator(game: str, config: EnvironmentConfig) -> Any:
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(
+        game,
+        1,
+        num_threads=1,
+        max_num_frames_per_episode=config.max_episode_frames or ALE_MAX_FRAMES,
+        img_height=config.image_size,
+        img_width=config.image_size,
+        grayscale=config.grayscale,
+        stack_num=1,
+        frameskip=config.action_repeat,
+        maxpool=True,
+        noop_max=NOOP_LIMIT,
+        # `terminated` then means the end of the game. Lost lives are seen from the counter instead: some
+        # games (Bank Heist) are played with 0 lives left, so the counter alone cannot tell the end.
+        episodic_life=False,
+        life_loss_info=False,
+        reward_clipping=False,
+        use_fire_reset=False,
+    )
+
+
+def _planes(screens: Frames) -> Frames:
+    """An emulator's (1, 1, H, W) gray or (1, 1, H, W, 3) colour screen as (C, H, W)."""
+    plane: Frames = screens[0] if screens.ndim == 4 else screens[0, 0].transpose(2, 0, 1)
+    return plane

@@ -43,7 +43,8 @@ def main(descriptor: int) -> None:
 
 
 def _build(header: dict[str, Any]) -> Environment:
-    gl.accept(*header["backend"])
+    if header["backend"]:
+        gl.accept(*header["backend"])
     config = EnvironmentConfig(**header["config"])
     return make(header["task"], header["lanes"], training=header["training"], config=config, workers=1)
 

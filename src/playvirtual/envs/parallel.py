@@ -31,22 +31,19 @@ class _Worker(NamedTuple):
     lanes: range  # of the whole row
 
 
-def cores() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class ParallelLanes:
     """The same `Environment` as `Lanes`, to the bit, shared out over `workers` processes.
 
     Processes and not threads: a DMControl step is, beside the drawing, mostly Python, which threads would take in
-    turns, and an EGL context is at home in one thread. They are started afresh with this interpreter, so
-    that nothing of the caller (CUDA, its main module) is needed in them or can be harmed, and they end when the
-    pipe to them is closed, however this process ends. After an error in one of them only `close` is left.
+    turns as they would the loading of Atari games, and an EGL context is at home in one thread. They are started afresh
+    with this interpreter, so that nothing of the caller (CUDA, its main module) is needed in them or can be harmed, and
+    they end when the pipe to them is closed, however this process ends. After an error in one of them only `close` is
+    left.
     """
 
     def __init__(self, task: str, lanes: int, *, training: bool, config: EnvironmentConfig, workers: int) -> None:
-        backend = gl.choose()  # here, where a machine that cannot draw is one line
+        # Here, where a machine that cannot draw is one line.
+        backend = gl.choose() if task.startswith("dmc/") else None
         self.lanes = lanes
         self._workers: list[_Worker] = []
         edges = [lanes * n // workers for n in range(workers + 1)]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 
 from playvirtual.config import EnvironmentConfig
+from playvirtual.envs.cores import share
 from playvirtual.envs.lanes import Lanes, Single
 from playvirtual.envs.protocol import Environment
 from playvirtual.errors import InputError, unknown
 
 FAMILIES = ("atari", "dmc", "minatar", "toy", "gym")
 TOYS = ("catch", "reach")
+# How many lanes at least make a process of their own worth its start: a DMControl step is slow, an Atari game is slow
+# to load (0.1 s, and only one at a time in each process).
+LANES_PER_PROCESS = {"dmc": 1, "atari": 8}
 
 
 def make(
@@ -20,21 +25,23 @@ def make(
 ) -> Environment:
     """`lanes` lanes of `task`; what a lost life means depends on whether it is for `training`.
 
-    DMControl's lanes are shared out over `workers` processes, by default as many as there are lanes and cores for
-    them, or OMP_NUM_THREADS of them if that is set; the others are too quick for that to pay, or (Atari) have threads
-    of their own.
+    DMControl's and Atari's lanes are shared out over `workers` processes, by default over as many as pay within this
+    run's share of the cores; the others are too quick for that. A single Atari lane can get its next game ready.
     """
     check(task)
     kind, name = _split(task)
+    workers = _workers(kind, lanes) if workers is None else min(workers, lanes)
+    if kind in LANES_PER_PROCESS and workers > 1:
+        from playvirtual.envs.parallel import ParallelLanes
+
+        return ParallelLanes(task, lanes, training=training, config=config, workers=workers)
     if kind == "atari":
+        from playvirtual.envs.ahead import Ahead
         from playvirtual.envs.atari import Atari
 
         by_lives = training and config.life_loss_is_terminal
-        return Atari(name, lanes, lost_life_is_terminal=by_lives, config=config)
-    if kind == "dmc" and (share := _workers(lanes) if workers is None else min(workers, lanes)) > 1:
-        from playvirtual.envs.parallel import ParallelLanes
-
-        return ParallelLanes(task, lanes, training=training, config=config, workers=share)
+        game = partial(Atari, name, lanes, lost_life_is_terminal=by_lives, config=config)
+        return Ahead(game) if lanes == 1 else game()
     single = _single(kind, name, config)
     return Lanes(
         [single() for _ in range(lanes)],
@@ -99,12 +106,11 @@ def _names(kind: str) -> list[str]:
     return list(TOYS)
 
 
-def _workers(lanes: int) -> int:
-    """How many processes pay for that many DMControl lanes; 1: none. OMP_NUM_THREADS is a run's share of the cores."""
-    from playvirtual.envs.parallel import cores
-
-    share = os.environ.get("OMP_NUM_THREADS", "")
-    return min(lanes, int(share) if share.isdigit() and int(share) else cores()) if os.name == "posix" else 1
+def _workers(kind: str, lanes: int) -> int:
+    """How many processes pay for that many lanes; 1: none."""
+    if kind not in LANES_PER_PROCESS or os.name != "posix":
+        return 1
+    return max(1, min(lanes // LANES_PER_PROCESS[kind], share()))
 
 
 def _single(kind: str, name: str, config: EnvironmentConfig) -> Callable[[], Single]:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config import Config, RainbowConfig
+from playvirtual.envs.ahead import Ahead
 from playvirtual.envs.protocol import Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
@@ -98,16 +99,22 @@ class Training:
         return every > 0 and self.step % every == 0
 
     def _begin(self) -> npt.NDArray[np.uint8]:
-        """Starts the next game; its seed depends on the run's seed and its number alone."""
-        seed = int(np.random.SeedSequence([self.config.seed, self.episode]).generate_state(1)[0]) & 0x7FFFFFFF
+        """Starts the next game, and gets the one after it ready where that is slow."""
+        seed = self._seed(self.episode)
         self.episode += 1
         self._return = 0.0
         self._actions = []
         frames = self.env.reset([0], [seed])
+        if isinstance(self.env, Ahead):
+            self.env.prepare(self._seed(self.episode))
         self.stack.clear([0])
         self.stack.push(frames)
         frame: npt.NDArray[np.uint8] = frames[0]
         return frame
+
+    def _seed(self, episode: int) -> int:
+        """A game's; depends on the run's seed and the game's number alone."""
+        return int(np.random.SeedSequence([self.config.seed, episode]).generate_state(1)[0]) & 0x7FFFFFFF
 
     def interact(self) -> None:
         """One agent step without its updates: choose, store what was seen, act, store what came of it."""
