@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -213,27 +213,30 @@ def main() -> int:
     if options.list:
         print("\n".join(row.label for row in chosen))
         return 0
+    same: dict[str, list[Row]] = {}  # rows that are the same measurement: each table has the preset's own values
     for row in chosen:
-        checked(row.task, **row.options(), device=options.device)
-    jobs = options.jobs
+        config = checked(row.task, **row.options(), device=options.device)
+        same.setdefault(json.dumps(asdict(config), sort_keys=True), []).append(row)
+    jobs, once = options.jobs, [twins[0] for twins in same.values()]
+    twins_of = {twins[0].label: twins for twins in same.values()}
     cores = os.cpu_count() or 1
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // jobs)))  # the workers' share each
     here = machine(resolve(options.device))
     print(here, f"{jobs} prepared at a time" if jobs > 1 else "", sep=", " if jobs > 1 else "", flush=True)
     results, failures = [], 0
-    for start in range(0, len(chosen), jobs):
-        for row, answer in wave(chosen[start : start + jobs], options.device, options.repeats):
+    for start in range(0, len(once), jobs):
+        for row, answer in wave(once[start : start + jobs], options.device, options.repeats):
             if not isinstance(answer, Result):
                 failures += 1
                 print(f"{row.label}: failed\n{answer}", file=sys.stderr, flush=True)
                 continue
-            results.append(answer)
             print(line(answer), flush=True)
+            results += [replace(answer, row=twin) for twin in twins_of[row.label]]
             if options.out:
                 content = {"machine": asdict(here), "jobs": jobs, "rows": [asdict(result) for result in results]}
                 options.out.write_text(json.dumps(content, indent=1), encoding="utf-8")
     if options.markdown:
-        print(f"\n{here}\n\n{markdown(results)}")
+        print(f"\n{here}\n\n{markdown(sorted(results, key=lambda result: chosen.index(result.row)))}")
     return int(failures > 0)
 
 

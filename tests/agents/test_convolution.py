@@ -74,23 +74,17 @@ def test_the_compiled_kernel_computes_the_same_values_and_gradients() -> None:
 
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
-def test_large_images_in_half_precision_are_close_whichever_kernel_suits_them() -> None:
+def test_large_images_in_half_precision_are_close_whichever_kernel_suits_them(monkeypatch: pytest.MonkeyPatch) -> None:
     from playvirtual.agents import fused_convolution
 
     torch.manual_seed(0)
     conv = torch.nn.Conv2d(64, 64, 3).cuda()
     assert conv.bias is not None
-    images = torch.rand(64, 64, 50, 50, device="cuda")
-    for count in (4, 64):  # too few pixels for cuDNN, and enough
-        x = images[:count].bfloat16()
-        assert fused_convolution._suits_cudnn(x.permute(0, 2, 3, 1), count * 48 * 48) == (count == 64)
+    x = torch.rand(128, 64, 50, 50, device="cuda").bfloat16()
+    expected = F.relu(conv(x.float()))
+    for by_cudnn in (True, False):
+        if not by_cudnn:
+            monkeypatch.setattr(fused_convolution, "LARGE", 2**31)
+        assert fused_convolution._suits_cudnn(x.permute(0, 2, 3, 1), conv.weight, 128 * 48 * 48) == by_cudnn
         y = fused_convolution.conv_relu(x, conv.weight, conv.bias, 1)
-        expected = F.relu(conv(x.float()))
         assert float((y - expected).norm() / expected.norm()) < 1e-2
-        upstream = torch.linspace(-1, 1, y.numel(), device="cuda").view(y.shape)
-        for found, exact in zip(
-            torch.autograd.grad(y, conv.weight, upstream.bfloat16()),
-            torch.autograd.grad(expected, conv.weight, upstream),
-            strict=True,
-        ):
-            assert float((found - exact).norm() / exact.norm()) < 3e-2

@@ -72,3 +72,16 @@ def test_cutting(channels: int, height: int, block: int) -> None:
     sizes = {"C": channels, "H": height, "W": height, "SIZE": 84, "BLOCK": block, "XS": 128, "CS": 16}
     constants = {**sizes, "CB": block_channels(channels, block), "CLAMP": height == 84}
     assert shared_memory(fused_cut._cut, types, constants, HOPPER) <= SHARED[HOPPER]
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_descent(aligned: bool) -> None:
+    from playvirtual.agents import fused_descent
+
+    i, f = "*i64", "*fp32"
+    tables = {"table": i, "addresses": i, "squares": f, "norms": f, "step": f, "lr": "fp32", "eps": "fp32"}
+    tiles = {"FIELDS": fused_descent.FIELDS, "CHUNK": fused_descent.CHUNK, "ALIGNED": aligned}
+    betas = {"BETA1": 0.9, "BETA2": 0.999, "LOG_BETA1": -0.105, "LOG_BETA2": -0.001}
+    limits = {**tables, "limit": "fp32"}
+    assert shared_memory(fused_descent._squares, tables, tiles, HOPPER) <= SHARED[ADA]
+    assert shared_memory(fused_descent._descend, limits, {**betas, **tiles, "MOST": 2048}, HOPPER) <= SHARED[ADA]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -15,8 +16,9 @@ def clip_by_part(parts: Mapping[str, Sequence[nn.Parameter]], limit: float) -> d
     sizes = [len(part) for part in gradients.values()]
     squares = torch.stack(torch._foreach_norm([g for part in gradients.values() for g in part])).square()
     norms = torch.stack([part.sum() for part in squares.split(sizes)]).sqrt()  # (parts,)
-    factors = (limit / (norms + 1e-6)).clamp_max(1.0)
-    for part, factor in zip(gradients.values(), factors.unbind(), strict=True):
-        if part:
-            torch._foreach_mul_(part, factor)
+    if limit < math.inf:
+        factors = (limit / (norms + 1e-6)).clamp_max(1.0)
+        for part, factor in zip(gradients.values(), factors.unbind(), strict=True):
+            if part:
+                torch._foreach_mul_(part, factor)
     return dict(zip(gradients, norms.unbind(), strict=True))

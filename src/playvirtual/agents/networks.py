@@ -136,5 +136,7 @@ def resample(layers: Sequence[NoisyLinear], generator: torch.Generator | None = 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """The value of x with its gradient multiplied by `factor`."""
+    if not torch.is_grad_enabled():
+        return x
     still = x.detach()
     return still + factor * (x - still)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from playvirtual.agents.clipping import clip_by_part
 from playvirtual.agents.convolution import block_side
+from playvirtual.agents.descent import Descent
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
 from playvirtual.agents.schedule import Schedule
@@ -86,6 +86,7 @@ class Rainbow:
             "stem": [*self.encoder.parameters(), *self.head.parameters()],
             **{name: [*self.online[name].parameters()] for name in ("dm", "bdm") if name in self.online},
         }
+        self._descent = Descent(self.optimizer, self.clipped, c.max_grad_norm)
         self.phases = c.target_period  # the last of so many updates is followed by the target
         self._objective = self.mean_objective
 
@@ -243,11 +244,10 @@ class Rainbow:
         loss, metrics = self._objective(batch, self.draw(batch), schedule.lambda_cyc)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norms = clip_by_part(self.clipped, self.config.max_grad_norm)
         follows = schedule.phase == self.phases - 1
         if follows and self.config.target_moment == "before-step":
             self.update_target()
-        self.optimizer.step()
+        norms = self._descent.step()
         if follows and self.config.target_moment == "after-step":
             self.update_target()
         return {"loss": loss.detach(), **metrics, **{f"grad_norm_{part}": norm for part, norm in norms.items()}}
@@ -266,6 +266,7 @@ class Rainbow:
         self.encoder.requires_grad_(False)
         self.clipped["stem"] = [*self.head.parameters()]
         self.optimizer = self._adam()
+        self._descent = Descent(self.optimizer, self.clipped, self.config.max_grad_norm)
 
     def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
         """The encoder's part of what `state_dict` gave."""

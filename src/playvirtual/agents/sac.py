@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.convolution import block_side
+from playvirtual.agents.descent import Descent
 from playvirtual.agents.sac_auxiliary import Auxiliary, AuxiliaryDraws
 from playvirtual.agents.sac_losses import (
     actor_loss,
@@ -78,6 +79,7 @@ class Sac:
         self.log_alpha = nn.Parameter(torch.tensor(math.log(c.initial_temperature), device=self.device))
 
         self.optimizers = self._optimizers()
+        self._descents = self._limited()
         self.phases = math.lcm(c.actor_period, c.critic_target_period, c.momentum_period)
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
@@ -107,6 +109,15 @@ class Sac:
             if c.separate_encoder_optimizer:
                 optimizers["encoder"] = adam(encoder, rate, c.adam_beta1)
         return optimizers
+
+    def _limited(self) -> dict[str, Descent]:
+        """The optimisers that are told, or told to limit, the norm of their gradients."""
+        limits = {"critic": math.inf, "actor": math.inf, "auxiliary": self.config.max_grad_norm}
+        return {
+            name: Descent(self.optimizers[name], {name: self._parameters(name)}, limit)
+            for name, limit in limits.items()
+            if name in self.optimizers
+        }
 
     @torch.no_grad()
     def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
@@ -198,8 +209,7 @@ class Sac:
             losses = self._critic_losses(batch, draws)
         loss = losses["critic"].mean()
         self._set_gradients(loss, "critic")
-        norm = nn.utils.get_total_norm(self._gradients("critic"))
-        self.optimizers["critic"].step()
+        norm = self._descents["critic"].step()["critic"]
         low, high = losses["q"].aminmax()
         q = {"q": losses["q"].mean(), "q_min": low, "q_max": high}
         return {"loss_critic": loss, **q, "grad_norm_critic": norm}
@@ -212,9 +222,8 @@ class Sac:
         metrics = {"loss_actor": loss, "loss_alpha": loss_alpha, "entropy": -losses["log_prob"].mean()}
         # One backward pass for both: neither loss has a gradient for the other's parameters.
         self._set_gradients(loss + loss_alpha, "actor", "temperature")
-        metrics["grad_norm_actor"] = nn.utils.get_total_norm(self._gradients("actor"))
-        for name in ("actor", "temperature"):
-            self.optimizers[name].step()
+        metrics["grad_norm_actor"] = self._descents["actor"].step()["actor"]
+        self.optimizers["temperature"].step()
         return {**metrics, "alpha": self.log_alpha.exp()}
 
     def update_auxiliary(self, windows: Windows, draws: AuxiliaryDraws, schedule: Schedule) -> dict[str, Tensor]:
@@ -225,13 +234,16 @@ class Sac:
         pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
         loss = self.objective.lambda_pred * pred + schedule.lambda_cyc * cyc
         self._set_gradients(loss, "auxiliary")
-        encoder, rest = [*self.encoder.parameters()], [*self.auxiliary.online.parameters()]
-        if "encoder" in self.optimizers:
-            nn.utils.clip_grad_norm_(encoder, self.config.max_grad_norm)
-        norm = nn.utils.clip_grad_norm_([*encoder, *rest], self.config.max_grad_norm)
-        if "encoder" in self.optimizers:
+        if (
+            "encoder" in self.optimizers
+        ):  # the encoder's part is limited by itself, then with the others, and used twice
+            everything = self._parameters("auxiliary")
+            nn.utils.clip_grad_norm_(self._parameters("encoder"), self.config.max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(everything, self.config.max_grad_norm)
             self.optimizers["encoder"].step()
-        self.optimizers["auxiliary"].step()
+            self.optimizers["auxiliary"].step()
+        else:
+            norm = self._descents["auxiliary"].step()["auxiliary"]
         return {"loss_pred": pred, "loss_cyc": cyc, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
 
     def update_targets(self, *, critic: bool, momentum: bool) -> None:
@@ -251,9 +263,6 @@ class Sac:
         for name in names:
             self.optimizers[name].zero_grad(set_to_none=True)
         loss.backward(inputs=[p for name in names for p in self._parameters(name)])
-
-    def _gradients(self, name: str) -> list[Tensor]:
-        return [p.grad for p in self._parameters(name) if p.grad is not None]
 
     def _parameters(self, name: str) -> list[nn.Parameter]:
         return [p for group in self.optimizers[name].param_groups for p in group["params"]]
@@ -283,6 +292,7 @@ class Sac:
         assert self.auxiliary is None
         self.encoder.requires_grad_(False)
         self.optimizers = self._optimizers()
+        self._descents = self._limited()
 
     def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
         """The encoder's part of what `state_dict` gave."""

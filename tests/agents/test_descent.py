@@ -1,0 +1,123 @@
+"""Clipped Adam in three launches: the same steps as PyTorch's, whatever the shapes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from playvirtual.agents.clipping import clip_by_part
+from playvirtual.agents.descent import Descent
+from playvirtual.method import kernels
+from tests.interpreted import interpreted, needs_triton
+
+
+class Net(nn.Module):
+    """One tensor smaller than a chunk, as large, larger, in channels-last order, in no part, and without gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.ParameterList([torch.randn(1), torch.randn(32, 64), torch.randn(5, 1003)])
+        self.b = nn.ParameterList([torch.randn(8, 6, 3, 3).contiguous(memory_format=torch.channels_last)])
+        self.free = nn.Parameter(torch.randn(7, 11))
+        self.still = nn.Parameter(torch.randn(3))
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        return {"a": [*self.a], "none": [self.still], "b": [*self.b]}
+
+    def set_gradients(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        for p in [*self.a, *self.b, self.free]:
+            p.grad = torch.empty_like(p).copy_(torch.randn(p.shape, device=p.device) * 10 ** (seed % 3 - 1))
+
+    def adam(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.parameters(), lr=1e-2, eps=1e-5, capturable=self.free.is_cuda)
+
+
+def largest_error(device: str, limit: float = 3.0, steps: int = 4) -> float:
+    """Of parameters, moments and norms, after steps with gradients below and above the limit."""
+    from playvirtual.agents.fused_descent import FusedDescent
+
+    torch.manual_seed(0)
+    plain = Net().to(device)
+    fused = copy.deepcopy(plain)
+    adams = [net.adam() for net in (plain, fused)]
+    errors = []
+    descent = None
+    for step in range(steps):
+        norms = []
+        for net, adam in zip((plain, fused), adams, strict=True):
+            net.set_gradients(step)
+            if step == 0 or net is plain:
+                norms.append(clip_by_part(net.parts(), limit))
+                adam.step()
+                continue
+            if descent is None:  # as after loading: moments in another order than the parameter
+                moments = adam.state[net.b[0]]
+                moments["exp_avg"] = moments["exp_avg"].contiguous()
+                descent = FusedDescent(adam, net.parts(), limit)
+            assert descent.fits()
+            norms.append(descent.step())
+        for p, q in zip(plain.parameters(), fused.parameters(), strict=True):
+            errors.append(float((p - q).detach().abs().max()))
+            if p.grad is not None:
+                for name in ("exp_avg", "exp_avg_sq", "step"):
+                    one, other = adams[0].state[p][name], adams[1].state[q][name]
+                    errors.append(float((one - other).abs().max() / one.abs().max()))
+        errors += [abs(float(norms[0][name] - norms[1][name])) / (1 + float(norms[0][name])) for name in norms[0]]
+    return max(errors)
+
+
+def bits_that_differ() -> int:
+    """Between two times the same steps."""
+    from playvirtual.agents.fused_descent import FusedDescent
+
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = Net()
+        adam = net.adam()
+        net.set_gradients(0)
+        adam.step()
+        descent = FusedDescent(adam, net.parts(), 1.0)
+        for step in range(3):
+            net.set_gradients(step)
+            descent.step()
+        found.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    return int((found[0] != found[1]).sum())
+
+
+@needs_triton
+def test_interpreted_kernels_make_the_same_steps() -> None:
+    assert interpreted("tests.agents.test_descent", "largest_error('cpu')") < 1e-6
+
+
+@needs_triton
+def test_an_infinite_limit_leaves_gradients_as_they_are() -> None:
+    assert interpreted("tests.agents.test_descent", "largest_error('cpu', float('inf'))") < 1e-6
+
+
+@needs_triton
+def test_the_same_steps_are_the_same_to_the_bit() -> None:
+    assert interpreted("tests.agents.test_descent", "bits_that_differ()") == 0
+
+
+@pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
+def test_compiled_kernels_make_the_same_steps() -> None:
+    assert largest_error("cuda") < 5e-6
+
+
+def test_on_the_cpu_it_is_clipping_and_adam() -> None:
+    torch.manual_seed(0)
+    one = Net()
+    other = copy.deepcopy(one)
+    adams = [net.adam() for net in (one, other)]
+    descent = Descent(adams[1], other.parts(), 3.0)
+    for step in range(3):
+        for net in (one, other):
+            net.set_gradients(step)
+        expected = clip_by_part(one.parts(), 3.0)
+        adams[0].step()
+        norms = descent.step()
+        assert {name: float(norm) for name, norm in norms.items()} == {k: float(v) for k, v in expected.items()}
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
