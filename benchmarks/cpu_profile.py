@@ -19,7 +19,7 @@ from stopwatch import Stopwatch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from playvirtual.agents import rainbow
+from playvirtual.agents import descent
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.config import Config
@@ -65,7 +65,7 @@ def parts_of(training: Training) -> Iterator[Part]:
 def _rainbow(agent: Rainbow) -> Iterator[Part]:
     yield agent.head, "resample", "    random numbers"
     yield agent, "_objective", "    losses"
-    yield rainbow, "clip_by_part", "    gradient norms"
+    yield descent, "clip_by_part", "    gradient norms"
     yield agent.optimizer, "step", "    optimiser"
     yield agent, "update_target", "    target networks"
 
@@ -73,10 +73,9 @@ def _rainbow(agent: Rainbow) -> Iterator[Part]:
 def _sac(agent: Sac) -> Iterator[Part]:
     yield agent, "_critic_losses", "    losses"
     yield agent, "_actor_losses", "    losses"
-    yield torch.nn.utils, "get_total_norm", "    gradient norms"
+    yield descent, "clip_by_part", "    gradient norms"
     if agent.auxiliary is not None:
         yield agent, "_auxiliary_losses", "    losses"
-        yield torch.nn.utils, "clip_grad_norm_", "    gradient norms"
     for optimizer in agent.optimizers.values():
         yield optimizer, "step", "    optimiser"
     yield agent, "update_targets", "    target networks"

@@ -31,20 +31,12 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute the same losses, and how far from the reference it may be.
-
-    Tolerances in fp32 leave room for another order of additions; those of tf32 and bf16 for operands of 10 and 7 bits.
-    Measured on the CPU for Pong in bf16, the gradients of the dynamics models are off by 0.07 with K = 1, by 0.2 with
-    K = 3 and by 1.2 with K = 9, the losses by 0.006 with all of them.
-    """
+    """One way to compute the same losses: in which precision, compiled or not, with hand-written kernels or not."""
 
     name: str
-    precision: str = "fp32"
+    precision: str = "fp32"  # or fp64, for the eager one alone
     compiled: bool = False
     fused: bool = False
-    losses: float = 1e-4
-    gradients: float | None = 1e-2  # at the task's K; None: shown only
-    near: float | None = None  # gradients at K = 1; None: not computed
 
 
 @contextmanager
@@ -93,7 +85,9 @@ def filled(task: str, device: torch.device, precision: str, *, capture: str = "o
 def compute(task: str, device: torch.device, variant: Variant, K: int | None = None) -> Outcome:
     """Losses and gradients of the first batch, with the task's own K or another."""
     torch._dynamo.reset()
-    with hand_written(variant.fused), closing(filled(task, device, variant.precision, K=K)) as training:
+    exact = variant.precision == "fp64"
+    precision = "fp32" if exact else variant.precision  # the same weights and draws, to go on with in float64
+    with hand_written(variant.fused), closing(filled(task, device, precision, K=K)) as training:
         agent: Any = training.agent
         if variant.compiled:
             agent.compile()
@@ -103,16 +97,53 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
         draws = agent.draw(batch)
         inputs = tuple(t.detach().clone() for t in tensors((agent.weights(), batch, draws)))
         bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent does not choose it by itself
-        passes = _rainbow(training, batch, draws) if isinstance(agent, Rainbow) else _sac(training, batch, draws)
+        if exact:
+            _widen(agent)
+            batch, draws = _wide(batch), _wide(draws)
+        passes = (_rainbow if isinstance(agent, Rainbow) else _sac)(training, batch, draws)
         losses: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
-        for forward, objective, parts in passes:
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                found = forward()
-            total = objective(found)
-            losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
-            gradients |= _gradients(total, parts)
+        with default_type(torch.float64 if exact else torch.float32):
+            for forward, objective, parts in passes:
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                    found = forward()
+                total = objective(found)
+                losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
+                gradients |= _gradients(total, parts)
         return Outcome(inputs, losses, gradients)
+
+
+@contextmanager
+def default_type(dtype: torch.dtype) -> Iterator[None]:
+    """The type of new floating-point tensors inside the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _widen(agent: Rainbow | Sac) -> None:
+    """Makes every weight of an agent float64, with the value that it has."""
+    if isinstance(agent, Sac):
+        modules = list(agent.modules().values())
+        agent.log_alpha.data = agent.log_alpha.data.double()
+    else:
+        modules = [agent.online, agent.target_encoder, agent.target_head]
+        agent.support = agent.support.double()
+    for module in modules:
+        module.double()
+
+
+def _wide(tree: Any) -> Any:
+    """Nested tuples with every floating-point tensor in float64."""
+    if isinstance(tree, Tensor):
+        return tree.double() if tree.is_floating_point() else tree
+    if isinstance(tree, tuple):
+        parts = [_wide(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
 
 
 # The agents' private names are the functions that `compile` replaces: what an update calls.
@@ -169,10 +200,10 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def updated(
-    task: str, device: torch.device, capture: str, *, fused: bool = False
+    task: str, device: torch.device, capture: str, *, fused: bool = False, K: int | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The parameters by network before the first update and after some, the last ones replayed if captured."""
-    with hand_written(fused), closing(filled(task, device, "fp32", capture=capture)) as training:
+    with hand_written(fused), closing(filled(task, device, "fp32", capture=capture, K=K)) as training:
         before = _parameters(training)
         for _ in range(training.agent.phases * (WARM_UPS + REPLAYS)):
             training.learner.update()

@@ -32,7 +32,7 @@ BAD = [
     ("cpu_profile.py toy/catch toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("cpu_profile.py --steps -5", "steps: '-5' is not allowed; allowed: whole numbers, 40 or more"),
     ("evaluation_lanes.py toy/catch --lanes 0", "lanes: '0' is not allowed; allowed: whole numbers, 2 or more"),
-    ("evaluation_lanes.py atari/pong", "task: 'atari/pong' has threads for its lanes; allowed: "),
+    ("evaluation_lanes.py atari/pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
     ("cpu_versions.py nowhere .", "first: 'nowhere' is not allowed; allowed: a folder that holds src/playvirtual"),
     ("cpu_versions.py ROOT ROOT --rows toy/catch", "rows: 'toy/catch' is not allowed; allowed: TASK:METHOD"),
     ("cpu_versions.py ROOT ROOT --rows toy/cach:rl", "rows: the version in "),
