@@ -8,7 +8,6 @@ again. In the end metrics.jsonl and evaluations.jsonl must equal those of an uni
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -18,6 +17,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from script import Parser, one_of, run, seconds, whole
 
 RUNS = {
     "toy/catch": ["--steps", "4000", "--every", "500", "--checkpoint-every", "150", "--log-every", "50"],
@@ -96,34 +97,44 @@ def compare(a: Path, b: Path) -> None:
             raise SystemExit(f"{a / name} and {b / name} differ")
 
 
+def tasks(text: str) -> list[str]:
+    """For `type=`: names with commas."""
+    return [one_of(*RUNS)(name) for name in text.split(",")]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=30, help="per task (default: 30)")
+    """Prints one line per task."""
+    parser = Parser(__doc__)
+    parser.add_argument("--kills", type=whole(1), default=30, help="per task (default: 30)")
     parser.add_argument(
-        "--longest", type=float, default=4.0, help="seconds of work before a kill, at most (default: %(default)s)"
+        "--longest",
+        type=seconds(zero=True),
+        default=4.0,
+        help="seconds of work before a kill, at most (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the moments and signals (default: 0)")
-    parser.add_argument("--tasks", default=",".join(RUNS), help=f"names with commas (default: {','.join(RUNS)})")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the moments and signals (default: 0)")
+    names = ",".join(RUNS)
+    parser.add_argument("--tasks", type=tasks, default=names, help=f"names with commas (default: {names})")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        for task in options.tasks.split(","):
+        for task in options.tasks:
             name = Path(folder) / task.replace("/", "-")
             began = time.monotonic()
-            whole = command(task, RUNS[task], name / "whole")
-            subprocess.run(whole, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            words = command(task, RUNS[task], name / "whole")
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             alone = time.monotonic() - began
             words = command(task, RUNS[task], name / "killed")
             tally = harass(words, options.kills, options.longest, random.Random(f"{options.seed} {task}"))
             compare(name / "whole", name / "killed")
-            seconds = time.monotonic() - began - alone
+            harassed = time.monotonic() - began - alone
             lines = [len((name / "killed" / f).read_text().splitlines()) for f in FILES]
             print(
                 f"{task}: {tally}; {lines[0]} lines of metrics, {lines[1]} of evaluations, identical; "
-                f"{alone:.0f} s alone, {seconds:.0f} s with kills",
+                f"{alone:.0f} s alone, {harassed:.0f} s with kills",
                 flush=True,
             )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -5,7 +5,6 @@ python benchmarks/report_scale.py --runs 1000
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import tempfile
@@ -13,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from script import Parser, make_folder, run, whole
 
 from playvirtual import published
 from playvirtual.config import to_dict
@@ -59,10 +59,13 @@ def synthetic_runs(root: Path, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000, help="run folders made up (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="keep the report in this folder (default: thrown away)")
+    """Prints one line of figures."""
+    parser = Parser(__doc__)
+    parser.add_argument("--runs", type=whole(1), default=1000, help="run folders made up (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the report in this folder (default: thrown away)")
     options = parser.parse_args()
+    if options.out:
+        make_folder("out", options.out)
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
         synthetic_runs(runs, options.runs)
@@ -75,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

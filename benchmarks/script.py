@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -97,3 +98,13 @@ def new_file(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
         raise _refused(text, "a file in a folder that exists and can be written")
     return path
+
+
+def make_folder(field: str, path: Path) -> None:
+    """Makes the folder that `field` names, if it is not there, before anything is measured for it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        allowed = "a folder that can be made and written"
+        raise InputError(f"{field}: {str(path)!r} is not allowed ({error.strerror}); allowed: {allowed}") from None

@@ -37,6 +37,15 @@ BAD = [
     ("cpu_versions.py ROOT ROOT --rows toy/catch", "rows: 'toy/catch' is not allowed; allowed: TASK:METHOD"),
     ("cpu_versions.py ROOT ROOT --rows toy/cach:rl", "rows: the version in "),
     ("checkpoint_cost.py pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
+    ("chaos.py --tasks toy/catch,toy/cach", "tasks: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
+    ("chaos.py --kills 0", "kills: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("chaos.py --longest nan", "longest: 'nan' is not allowed; allowed: numbers, 0 or more"),
+    ("chaos.py --seed one", "seed: 'one' is not allowed; allowed: whole numbers, 0 or more"),
+    ("report_scale.py --runs 0", "runs: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    (
+        "report_scale.py --out ROOT/benchmarks/script.py/report",
+        f"out: '{SCRIPTS / 'script.py' / 'report'}' is not allowed (Not a directory); allowed: a folder",
+    ),
 ]
 NO_GPU = [
     "runs_per_card.py toy/catch 1 --device cuda",

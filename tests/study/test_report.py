@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,12 @@ def write_run(path: Path, task: str, method: str, seed: int, score: float, **opt
 
 
 def synthetic_runs(root: Path, count: int) -> None:
-    file = Path(__file__).parents[2] / "benchmarks" / "report_scale.py"
-    spec = importlib.util.spec_from_file_location("report_scale", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.synthetic_runs(root, count)
+    scripts = str(Path(__file__).parents[2] / "benchmarks")
+    sys.path.insert(0, scripts)  # as `python benchmarks/report_scale.py` has it
+    try:
+        import_module("report_scale").synthetic_runs(root, count)
+    finally:
+        sys.path.remove(scripts)
 
 
 def test_one_run_is_enough(tmp_path: Path) -> None:

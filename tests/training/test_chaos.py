@@ -1,20 +1,21 @@
 """Kills at random moments, a short version of benchmarks/chaos.py."""
 
-import importlib.util
 import random
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
-spec = importlib.util.spec_from_file_location("chaos", SCRIPT)
-if spec is None or spec.loader is None or not SCRIPT.exists():
+if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
-chaos = importlib.util.module_from_spec(spec)
-sys.modules["chaos"] = chaos
-spec.loader.exec_module(chaos)
+sys.path.insert(0, str(SCRIPT.parent))  # as `python benchmarks/chaos.py` has it
+try:
+    chaos = import_module("chaos")
+finally:
+    sys.path.remove(str(SCRIPT.parent))
 
 
 @pytest.mark.slow
