@@ -74,6 +74,8 @@ def _sac(agent: Sac) -> Iterator[Part]:
     yield agent, "_critic_losses", "    losses"
     yield agent, "_actor_losses", "    losses"
     yield descent, "clip_by_part", "    gradient norms"
+    if "encoder" in agent.optimizers:
+        yield torch.nn.utils, "clip_grad_norm_", "    gradient norms"
     if agent.auxiliary is not None:
         yield agent, "_auxiliary_losses", "    losses"
     for optimizer in agent.optimizers.values():

@@ -153,7 +153,7 @@ def check_updates(task: str, device: torch.device, only: str) -> Iterator[bool]:
                 yield report(task, again, "parameters", noise, dict.fromkeys(noise, 0.0))
         else:
             noise = moved("off", row.fused)  # what atomic additions alone do
-            report(task, again, "parameters", noise, None)
+            yield report(task, again, "parameters", noise, None)
             if wanted:
                 yield report(task, row.name, "parameters", moved(row.capture, row.fused), within(noise, "fp32"))
 

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from script import Parser, checked, run, whole
 
 from playvirtual.config import EnvironmentConfig
+from playvirtual.cores import cores
 from playvirtual.envs import Environment
-from playvirtual.envs.cores import cores
 from playvirtual.envs.parallel import ParallelLanes
 from playvirtual.envs.registry import make
 from playvirtual.errors import InputError

@@ -228,10 +228,12 @@ def main() -> int:
         for row, answer in wave(once[start : start + jobs], options.device, options.repeats):
             if not isinstance(answer, Result):
                 failures += 1
-                print(f"{row.label}: failed\n{answer}", file=sys.stderr, flush=True)
+                labels = ", ".join(twin.label for twin in twins_of[row.label])
+                print(f"{labels}: failed\n{answer}", file=sys.stderr, flush=True)
                 continue
-            print(line(answer), flush=True)
-            results += [replace(answer, row=twin) for twin in twins_of[row.label]]
+            answers = [replace(answer, row=twin) for twin in twins_of[row.label]]
+            print(*map(line, answers), sep="\n", flush=True)
+            results += answers
             if options.out:
                 content = {"machine": asdict(here), "jobs": jobs, "rows": [asdict(result) for result in results]}
                 options.out.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -29,6 +29,14 @@ def test_every_part_is_clipped_like_a_whole_model(seed: int, limit: float) -> No
             torch.testing.assert_close(twin.grad, p.grad)
 
 
+def test_an_infinite_limit_leaves_gradients_as_they_are_even_infinite_ones() -> None:
+    p = nn.Parameter(torch.zeros(3))
+    p.grad = torch.tensor([1.0, -2.0, float("inf")])
+    norms = clip_by_part({"part": [p]}, float("inf"))
+    assert norms["part"] == float("inf")
+    assert p.grad.tolist() == [1.0, -2.0, float("inf")]
+
+
 def test_a_part_without_gradients_has_none_to_limit() -> None:
     learning, still = nn.Linear(2, 1), nn.Linear(2, 1)
     for p in learning.parameters():

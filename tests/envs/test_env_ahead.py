@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from playvirtual.config import EnvironmentConfig
-from playvirtual.envs import make
 from playvirtual.envs.ahead import Ahead
 from playvirtual.envs.atari import Atari
 from playvirtual.envs.protocol import Step
+from playvirtual.presets import build
+from playvirtual.training.loop import Training
 
 
 def game(config: EnvironmentConfig) -> Atari:
@@ -91,7 +93,18 @@ def test_closing_closes_both(slow):
     assert len(closed) == 2
 
 
-def test_training_on_atari_prepares_its_games(settings):
-    environment = make("atari/pong", 1, training=True, config=settings())
-    assert isinstance(environment, Ahead)
-    environment.close()
+def test_training_on_atari_loads_every_game_once_and_in_advance(monkeypatch):
+    loaded = []
+    load = Atari._load
+
+    def counted(self: Atari, lane: int, seed: int) -> None:
+        loaded.append(seed)
+        load(self, lane, seed)
+
+    monkeypatch.setattr(Atari, "_load", counted)
+    with closing(Training(build("atari/pong", max_episode_frames=40, device="cpu"))) as training:
+        while training.episode < 4:
+            training.interact()
+        expected = [training._seed(episode) for episode in range(5)]
+        training.env._take()  # waits for the fifth
+    assert loaded == expected

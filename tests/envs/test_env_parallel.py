@@ -69,27 +69,36 @@ def test_frames_rewards_and_ends_are_those_of_one_process_to_the_bit(config, tas
 
 
 def test_atari_lanes_are_those_of_one_process_to_the_bit(settings):
-    parallel = make("atari/breakout", 3, training=True, config=settings(), workers=2)
-    serial = make("atari/breakout", 3, training=True, config=settings(), workers=1)
+    limited = settings(max_episode_frames=120)
+    parallel = make("atari/breakout", 3, training=True, config=limited, workers=2)
+    serial = make("atari/breakout", 3, training=True, config=limited, workers=1)
     assert isinstance(parallel, ParallelLanes)
     assert isinstance(serial, Atari)
     assert parallel.action_space == serial.action_space
     assert np.array_equal(parallel.reset([2, 0, 1], [5, 6, 7]), serial.reset([2, 0, 1], [5, 6, 7]))
     rng = np.random.default_rng(0)
-    for _ in range(60):  # long enough to lose a life
+    ended = 0
+    for step in range(60):  # beyond the time limit, and for one lane into another game
+        if step == 20:
+            assert np.array_equal(parallel.reset([1], [9]), serial.reset([1], [9]))
         actions = rng.integers(serial.action_space.n, size=3)
-        for ours, theirs in zip(parallel.step(actions), serial.step(actions), strict=True):
+        results = parallel.step(actions), serial.step(actions)
+        for ours, theirs in zip(*results, strict=True):
             assert ours.dtype == theirs.dtype
             assert np.array_equal(ours, theirs)
+        ended = max(ended, int(results[0].over.sum()))
+    assert ended == 3
     parallel.close()
     serial.close()
 
 
 @pytest.mark.parametrize(
-    ("lanes", "share", "processes"), [(7, "2", 1), (16, "2", 2), (100, "2", 2), (24, "9", 3), (100, "1", 1)]
+    ("lanes", "share", "processes"),
+    [(7, "2", 1), (16, "2", 2), (100, "2", 2), (24, "9", 3), (100, "1", 1), (200, "64", 16)],
 )
 def test_atari_games_are_many_before_they_get_processes(monkeypatch, lanes, share, processes):
     monkeypatch.setenv("OMP_NUM_THREADS", share)
+    monkeypatch.setattr("playvirtual.cores.cores", lambda: 16)
     assert registry._workers("atari", lanes) == processes
 
 

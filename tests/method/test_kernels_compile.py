@@ -76,6 +76,10 @@ def test_cutting(channels: int, height: int, block: int) -> None:
 
 @pytest.mark.parametrize("aligned", [True, False])
 def test_descent(aligned: bool) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     from playvirtual.agents import fused_descent
 
     i, f = "*i64", "*fp32"
@@ -85,3 +89,5 @@ def test_descent(aligned: bool) -> None:
     limits = {**tables, "limit": "fp32"}
     assert shared_memory(fused_descent._squares, tables, tiles, HOPPER) <= SHARED[ADA]
     assert shared_memory(fused_descent._descend, limits, {**betas, **tiles, "MOST": 2048}, HOPPER) <= SHARED[ADA]
+    source = ASTSource(fused_descent._collect, {"gradients": (f, f, f), "addresses": i}, {}, {})
+    triton.compile(source, target=GPUTarget("cuda", HOPPER, 32), options={"num_warps": 1})

@@ -147,3 +147,15 @@ def test_an_answer_does_not_wait_for_what_came_after_it() -> None:
         after.record()
         np.testing.assert_allclose(answer(), expected, atol=1e-5)
         assert not after.query()
+
+
+@pytest.mark.parametrize(("task", "options"), TASKS)
+def test_captured_updates_step_by_the_fused_kernels(task: str, options: dict[str, Any]) -> None:
+    training = Training(pv.build(task, **{**options, **CUDA}))
+    while training.step < training.config.replay.min_size:
+        training.interact()
+    for _ in range(training.agent.phases * (WARM_UPS + 1)):
+        training.learner.update()
+    agent: Any = training.agent
+    descents = [agent._descent] if task == "toy/catch" else list(agent._descents.values())
+    assert all(descent._fused is not None and descent._fused.fits() for descent in descents)

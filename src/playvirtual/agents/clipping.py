@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def clip_by_part(parts: Mapping[str, Sequence[nn.Parameter]], limit: float) -> dict[str, Tensor]:
-    """Scales every part's gradients down to a norm of at most `limit`; returns the norms they had."""
+    """Scales every part's gradients down to a norm of at most `limit`, which may be ∞; returns the norms they had."""
     gradients = {name: [p.grad for p in parameters if p.grad is not None] for name, parameters in parts.items()}
     sizes = [len(part) for part in gradients.values()]
     squares = torch.stack(torch._foreach_norm([g for part in gradients.values() for g in part])).square()

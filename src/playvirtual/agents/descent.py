@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,30 @@ class Descent:
         return norms
 
     def _can_be_fused(self) -> bool:
-        on_device = self.adam.param_groups[0]["capturable"]  # then Adam counts its steps on the GPU
-        if not kernels.in_use() or not on_device or not self.adam.state:  # the first step makes the state
+        settings = self.adam.param_groups[0]
+        learning = [p for p in settings["params"] if p.grad is not None]
+        if not kernels.in_use() or not _plain(self.adam) or any(p not in self.adam.state for p in learning):
+            return False  # Adam makes its state at its first step
+        if not all(p.grad.dtype == torch.float32 and p.grad.stride() == p.stride() for p in learning):
             return False
         if self._fused is None or not self._fused.fits():
             if torch.cuda.is_current_stream_capturing():  # too late for a new table
                 return False
             self._fused = FusedDescent(self.adam, self.parts, self.limit)
         return True
+
+
+def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
+    """Takes over what another Adam's `state_dict` gave, but not on which kind of device that one was."""
+    own = [group["capturable"] for group in adam.param_groups]
+    adam.load_state_dict(dict(state))
+    for group, capturable in zip(adam.param_groups, own, strict=True):
+        group["capturable"] = capturable
+
+
+def _plain(adam: torch.optim.Adam) -> bool:
+    """Whether it is an Adam without extras, of one group, that counts its steps on a GPU."""
+    extras = ("weight_decay", "amsgrad", "maximize")
+    return len(adam.param_groups) == 1 and all(
+        group["capturable"] and not any(group[name] for name in extras) for group in adam.param_groups
+    )

@@ -116,10 +116,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, w, b, y = ctx.saved_tensors
     g, db = _through_relu(gradient, y)
-    images = [t.permute(0, 3, 1, 2) for t in (g, x, w)]
+    tensors = [t.permute(0, 3, 1, 2) for t in (g, x, w)]
     mask = [ctx.needs_input_grad[0], True, False]
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        *images, None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
+        *tensors, None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
     )
     return dx.permute(0, 2, 3, 1) if mask[0] else None, dw.permute(0, 2, 3, 1), db.to(b.dtype), None
 

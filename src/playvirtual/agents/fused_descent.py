@@ -71,7 +71,8 @@ def _descend(table, addresses, squares, norms, step, lr, eps, limit, BETA1: tl.c
     others = first + tl.arange(0, MOST)
     norm = tl.sqrt(tl.sum(tl.load(squares + others, mask=others < last, other=0.0)))
     tl.store(norms + part, norm, mask=chunk == first)
-    factor = tl.minimum(limit / (norm + 1e-6), 1.0)  # in no part: norm 0, factor 1
+    factor = tl.minimum(limit / (norm + 1e-6), 1.0, propagate_nan=tl.PropagateNan.ALL)
+    factor = tl.where(first == last, 1.0, factor)  # in no part: no limit
     t = tl.load(step).to(tl.float64)  # 1 − β^t needs more digits than float32 has
     rate = (lr / (1.0 - tl.exp(t * LOG_BETA1))).to(tl.float32)
     root = tl.sqrt((1.0 - tl.exp(t * LOG_BETA2)).to(tl.float32))
@@ -90,8 +91,16 @@ class FusedDescent:
     """One Adam's step in kernels. They know all tensors by their addresses, which must not change."""
 
     def __init__(self, adam: torch.optim.Adam, parts: Mapping[str, Sequence[nn.Parameter]], limit: float) -> None:
-        """Adam must have its moments, which it makes at its first step, and the parameters their gradients."""
+        """Adam must have its moments, which it makes at its first step, and the parameters their gradients.
+
+        All of them have learned equally often: one count of steps stands for all.
+        """
         self._adam, self._parts, self._limit = adam, parts, limit
+        for p in adam.param_groups[0]["params"]:
+            for name in ("exp_avg", "exp_avg_sq"):
+                moment = adam.state[p][name] if p.grad is not None else p
+                if moment.stride() != p.stride():  # as after loading: the kernels go by memory alone
+                    adam.state[p][name] = torch.empty_like(p).copy_(moment)
         self._tensors = self._find()
         self._at = _addresses(self._tensors)
         rows: list[list[int]] = []
@@ -130,7 +139,7 @@ class FusedDescent:
         _squares[programs](self._table, self._addresses, self._squares, **tiles)
         _descend[programs](
             self._table, self._addresses, self._squares, self._norms, steps[0], settings["lr"], settings["eps"],
-            self._limit, BETA1=beta1, BETA2=beta2, LOG_BETA1=math.log(beta1), LOG_BETA2=math.log(beta2), **tiles,
+            self._limit, BETA1=beta1, BETA2=beta2, LOG_BETA1=_log(beta1), LOG_BETA2=_log(beta2), **tiles,
             MOST=self._most,
         )  # fmt: skip
         return dict(zip(self._parts, self._norms.clone().unbind(), strict=False))
@@ -142,9 +151,6 @@ class FusedDescent:
         for p in self._adam.param_groups[0]["params"]:
             if p.grad is not None:
                 state = self._adam.state[p]
-                for name in ("exp_avg", "exp_avg_sq"):
-                    if state[name].stride() != p.stride():  # as after loading: the kernels go by memory alone
-                        state[name] = torch.empty_like(p).copy_(state[name])
                 entries.append(_Entry(part_of.get(id(p), len(self._parts)), p, state["exp_avg"], state["exp_avg_sq"]))
         return sorted(entries, key=lambda entry: entry.part)
 
@@ -154,6 +160,10 @@ class _Entry(NamedTuple):
     parameter: Tensor
     mean: Tensor
     square: Tensor
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -math.inf
 
 
 def _addresses(entries: list[_Entry]) -> list[int]:

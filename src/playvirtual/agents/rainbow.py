@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.convolution import block_side
-from playvirtual.agents.descent import Descent
+from playvirtual.agents.descent import Descent, load_adam
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
 from playvirtual.agents.schedule import Schedule
@@ -306,7 +306,7 @@ class Rainbow:
         self.online.load_state_dict(state["online"])
         self.target_encoder.load_state_dict(state["target_encoder"])
         self.target_head.load_state_dict(state["target_head"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_adam(self.optimizer, state["optimizer"])
 
 
 def _spread(q: Tensor) -> dict[str, Tensor]:

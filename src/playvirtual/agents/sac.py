@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.convolution import block_side
-from playvirtual.agents.descent import Descent
+from playvirtual.agents.descent import Descent, load_adam
 from playvirtual.agents.sac_auxiliary import Auxiliary, AuxiliaryDraws
 from playvirtual.agents.sac_losses import (
     actor_loss,
@@ -79,7 +79,7 @@ class Sac:
         self.log_alpha = nn.Parameter(torch.tensor(math.log(c.initial_temperature), device=self.device))
 
         self.optimizers = self._optimizers()
-        self._descents = self._limited()
+        self._descents = self._make_descents()
         self.phases = math.lcm(c.actor_period, c.critic_target_period, c.momentum_period)
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
@@ -110,13 +110,14 @@ class Sac:
                 optimizers["encoder"] = adam(encoder, rate, c.adam_beta1)
         return optimizers
 
-    def _limited(self) -> dict[str, Descent]:
-        """The optimisers that are told, or told to limit, the norm of their gradients."""
-        limits = {"critic": math.inf, "actor": math.inf, "auxiliary": self.config.max_grad_norm}
+    def _make_descents(self) -> dict[str, Descent]:
+        """A step of each optimiser whose gradients' norm is recorded; the auxiliary one's is limited as well."""
+        limits = {"critic": math.inf, "actor": math.inf}
+        if self.auxiliary is not None and "encoder" not in self.optimizers:
+            limits["auxiliary"] = self.config.max_grad_norm
         return {
             name: Descent(self.optimizers[name], {name: self._parameters(name)}, limit)
             for name, limit in limits.items()
-            if name in self.optimizers
         }
 
     @torch.no_grad()
@@ -234,9 +235,7 @@ class Sac:
         pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
         loss = self.objective.lambda_pred * pred + schedule.lambda_cyc * cyc
         self._set_gradients(loss, "auxiliary")
-        if (
-            "encoder" in self.optimizers
-        ):  # the encoder's part is limited by itself, then with the others, and used twice
+        if "encoder" in self.optimizers:  # its gradient is limited by itself, then with the others', and used twice
             everything = self._parameters("auxiliary")
             nn.utils.clip_grad_norm_(self._parameters("encoder"), self.config.max_grad_norm)
             norm = nn.utils.clip_grad_norm_(everything, self.config.max_grad_norm)
@@ -292,7 +291,7 @@ class Sac:
         assert self.auxiliary is None
         self.encoder.requires_grad_(False)
         self.optimizers = self._optimizers()
-        self._descents = self._limited()
+        self._descents = self._make_descents()
 
     def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
         """The encoder's part of what `state_dict` gave."""
@@ -334,4 +333,4 @@ class Sac:
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            load_adam(optimizer, state["optimizers"][name])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.config import EnvironmentConfig
-from playvirtual.envs.cores import share
+from playvirtual.cores import share
 from playvirtual.envs.image import enlarge
 from playvirtual.envs.protocol import ActionSpace, Frames, Step
 
@@ -92,7 +92,7 @@ class Atari:
             self._load(chosen[0], seeds[0])
         else:
             with ThreadPoolExecutor(self._at_once) as threads:
-                list(threads.map(self._load, chosen, seeds))
+                list(threads.map(lambda game: self._load(*game), zip(chosen, seeds, strict=True)))
         return self._frames[chosen]
 
     def _load(self, lane: int, seed: int) -> None:

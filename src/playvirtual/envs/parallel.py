@@ -35,10 +35,10 @@ class ParallelLanes:
     """The same `Environment` as `Lanes`, to the bit, shared out over `workers` processes.
 
     Processes and not threads: a DMControl step is, beside the drawing, mostly Python, which threads would take in
-    turns as they would the loading of Atari games, and an EGL context is at home in one thread. They are started afresh
-    with this interpreter, so that nothing of the caller (CUDA, its main module) is needed in them or can be harmed, and
-    they end when the pipe to them is closed, however this process ends. After an error in one of them only `close` is
-    left.
+    turns as they would the making of Atari emulators, and an EGL context is at home in one thread. They are started
+    afresh with this interpreter, so that nothing of the caller (CUDA, its main module) is needed in them or can be
+    harmed, and they end when the pipe to them is closed, however this process ends. After an error in one of them only
+    `close` is left.
     """
 
     def __init__(self, task: str, lanes: int, *, training: bool, config: EnvironmentConfig, workers: int) -> None:

@@ -8,15 +8,15 @@ from difflib import get_close_matches
 from functools import partial
 
 from playvirtual.config import EnvironmentConfig
-from playvirtual.envs.cores import share
+from playvirtual.cores import share
 from playvirtual.envs.lanes import Lanes, Single
 from playvirtual.envs.protocol import Environment
 from playvirtual.errors import InputError, unknown
 
 FAMILIES = ("atari", "dmc", "minatar", "toy", "gym")
 TOYS = ("catch", "reach")
-# How many lanes at least make a process of their own worth its start: a DMControl step is slow, an Atari game is slow
-# to load (0.1 s, and only one at a time in each process).
+# How many lanes at least make a process of their own worth its start: a DMControl step is slow, an Atari emulator is
+# slow to make (0.1 s, with Python's lock held).
 LANES_PER_PROCESS = {"dmc": 1, "atari": 8}
 
 

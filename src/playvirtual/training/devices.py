@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from datetime import date
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from playvirtual.cores import cores
 from playvirtual.errors import InputError
 
 
@@ -57,7 +57,7 @@ def machine(device: torch.device) -> Machine:
         device=torch.cuda.get_device_name(device) if gpu else _processor(),
         torch=torch.__version__,
         cuda=torch.version.cuda if gpu else None,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores(),
         threads=torch.get_num_threads(),
         date=date.today().isoformat(),
     )

@@ -26,6 +26,8 @@ def make_agent(
 
     With `encoder_from` its encoder takes no part in training; pretrained.py gives it its weights.
     """
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Triton launches on the current device, wherever its tensors are
     made = _make(config, observation_shape, action_space, device, seed, generator)
     if config.encoder_from:
         made.freeze_encoder()

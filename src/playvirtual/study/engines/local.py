@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from playvirtual.cores import cores
 from playvirtual.errors import InputError
 from playvirtual.study.engines import Outcome
 from playvirtual.study.engines import mps as mps_daemon
@@ -42,10 +43,9 @@ class LocalEngine:
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
         mps_daemon.check(mps)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.gpus = _visible_gpus() if use_gpus else []
-        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores)
-        self.threads = max(1, cores // self.workers)
+        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores())
+        self.threads = max(1, cores() // self.workers)
         self._children: list[_Child] = []
         self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # until it is settled by the first run
         self._daemon: mps_daemon.Daemon | None = None

@@ -11,6 +11,6 @@ def cores() -> int:
 
 
 def share() -> int:
-    """How many are this run's own: OMP_NUM_THREADS where it is set, as sweeps do, otherwise all it may use."""
+    """How many are this run's own: OMP_NUM_THREADS where it is set, as sweeps do, but never more than it may use."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return int(wanted) if wanted.isdigit() and int(wanted) else cores()
+    return min(int(wanted), cores()) if wanted.isdecimal() and int(wanted) else cores()
