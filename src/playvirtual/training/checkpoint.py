@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gymnasium import spaces
 from safetensors import SafetensorError
 from torch import Tensor
 
+from playvirtual.cores import share
 from playvirtual.errors import InputError
 from playvirtual.training.factory import ActionSpace
 from playvirtual.training.pack import from_bytes, to_bytes
@@ -60,14 +62,19 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
 def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: Path | None = None) -> None:
     """Fills an empty folder with files and their manifest, all synced."""
     known = _manifest(reuse) if reuse is not None and (reuse / MANIFEST).is_file() else {}
-    sums: dict[str, str] = {}
-    for name, content in contents:
+
+    def put(item: tuple[str, Content]) -> tuple[str, str]:
+        """Writes one file; returns its name and checksum."""
+        name, content = item
         if callable(content) and name in known and reuse is not None and _link(reuse / name, folder / name):
-            sums[name] = known[name]
-            continue
+            return name, known[name]
         data = content() if callable(content) else content
-        sums[name] = hashlib.sha256(data).hexdigest()
         write_synced(folder / name, data)
+        return name, hashlib.sha256(data).hexdigest()
+
+    # Compressing, summing and syncing leave the interpreter free; a run waits for all of them.
+    with ThreadPoolExecutor(share()) as threads:
+        sums = dict(threads.map(put, contents))
     write_synced(folder / MANIFEST, _text(sums))
     sync(folder)
 
