@@ -80,6 +80,17 @@ def test_a_batch_is_valued_like_its_rows_one_by_one(noisy: bool) -> None:
     torch.testing.assert_close(head(x, noisy), torch.cat([head(row[None], noisy) for row in x]))
 
 
+def test_autocast_does_not_round_logits() -> None:
+    torch.manual_seed(0)
+    head = DuelingHead(16, actions=3, hidden=256, atoms=51, sigma=0.1)
+    z = torch.rand(32, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = head(z)
+    assert logits.dtype == torch.float32
+    assert (logits.bfloat16() != logits).float().mean() > 0.9  # most have more digits than bfloat16
+    torch.testing.assert_close(logits, head(z), atol=2e-2, rtol=0)
+
+
 def test_projection_is_the_first_layers_without_noise() -> None:
     head = DuelingHead(8, actions=3, hidden=4, atoms=5, sigma=0.5)
     head.resample()

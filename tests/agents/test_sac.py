@@ -16,7 +16,7 @@ from playvirtual.agents.sac_losses import (
     squashed_gaussian,
     temperature_loss,
 )
-from playvirtual.agents.sac_networks import Actor, Latent, orthogonal
+from playvirtual.agents.sac_networks import Actor, Latent, mlp, orthogonal, outputs
 from playvirtual.agents.schedule import Schedule
 from playvirtual.config import METHODS, SacConfig
 from playvirtual.presets import build
@@ -365,3 +365,18 @@ def test_a_batch_is_encoded_like_its_pictures_one_by_one() -> None:
     latent = Latent(4 * 3 * 3, 5, tanh=True)
     features = torch.rand(12, 4, 3, 3)
     torch.testing.assert_close(latent(features), torch.cat([latent(one[None]) for one in features]))
+
+
+def test_large_values_are_told_apart_under_autocast() -> None:
+    """Around 100 bfloat16 has steps of a half: temporal differences are smaller."""
+    torch.manual_seed(0)
+    layers = mlp(8, 256, 1)
+    x = torch.rand(64, 8)
+    with torch.no_grad():
+        layers[-1].bias += 100.0
+        exact = layers(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded, found = layers(x), outputs(layers, x)
+    assert found.dtype == torch.float32
+    assert float((rounded - exact).abs().max()) > 0.05
+    assert float((found - exact).abs().max()) < 0.005

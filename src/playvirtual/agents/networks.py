@@ -103,10 +103,13 @@ class DuelingHead(nn.Module):
 
     def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
         x = scale_gradient(z.flatten(1), 2**-0.5)
-        value, advantage = F.relu(self._hidden(x, noisy)).chunk(2, 1)
-        value = self.value.out(value, noisy).view(-1, 1, self.atoms)
-        advantage = self.advantage.out(advantage, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
-        logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
+        hidden = F.relu(self._hidden(x, noisy))
+        # Rounded to autocast's few digits, logits would make actions look alike that differ by little.
+        with torch.autocast(x.device.type, enabled=False):
+            value, advantage = hidden.to(self.atom_bias.dtype).chunk(2, 1)
+            value = self.value.out(value, noisy).view(-1, 1, self.atoms)
+            advantage = self.advantage.out(advantage, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
+            logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
         return logits
 
     def project(self, z: Tensor) -> Tensor:

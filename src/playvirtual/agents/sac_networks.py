@@ -98,9 +98,15 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
-def full(x: Tensor) -> Tensor:
-    """Back from autocast's low precision, in which 1 − a² and temporal differences would be rounded away."""
-    return x.to(torch.get_default_dtype())
+def outputs(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """layers(x), the last one without autocast, whose few digits would round temporal differences and 1 − a² away."""
+    *hidden, last = layers
+    assert isinstance(last, nn.Linear)
+    for layer in hidden:
+        x = layer(x)
+    with torch.autocast(x.device.type, enabled=False):
+        y: Tensor = last(x.to(last.weight.dtype))
+    return y
 
 
 class Actor(nn.Module):
@@ -124,7 +130,7 @@ class Actor(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """(N, c, h, w) -> mean before squashing and log standard deviation, (N, A) each."""
-        mean, raw = full(self.mlp(self.latent(features))).chunk(2, 1)
+        mean, raw = outputs(self.mlp, self.latent(features)).chunk(2, 1)
         share = 0.5 * (torch.tanh(raw) + 1.0)  # in [0, 1]
         return mean, self.log_std_min + share * (self.log_std_max - self.log_std_min)
 
@@ -141,7 +147,7 @@ class Critic(nn.Module):
     def q(self, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(N, latent), (N, A) -> Q₁ and Q₂, (N,) each."""
         x = torch.cat([z, actions], 1)
-        return full(self.q1(x)[:, 0]), full(self.q2(x)[:, 0])
+        return outputs(self.q1, x)[:, 0], outputs(self.q2, x)[:, 0]
 
     def forward(self, images: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """(N, C, H, W), (N, A) -> Q₁ and Q₂, (N,) each."""
