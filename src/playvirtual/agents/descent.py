@@ -33,10 +33,11 @@ class Descent:
         return norms
 
     def _can_be_fused(self) -> bool:
-        settings = self.adam.param_groups[0]
-        learning = [p for p in settings["params"] if p.grad is not None]
-        if not kernels.in_use() or not _plain(self.adam) or any(p not in self.adam.state for p in learning):
-            return False  # Adam makes its state at its first step
+        if not kernels.in_use() or not _plain(self.adam):
+            return False
+        learning = [p for p in self.adam.param_groups[0]["params"] if p.grad is not None]
+        if any(p not in self.adam.state for p in learning):  # Adam makes its state at its first step
+            return False
         if not all(p.grad.dtype == torch.float32 and p.grad.stride() == p.stride() for p in learning):
             return False
         if self._fused is None or not self._fused.fits():
@@ -56,7 +57,5 @@ def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
 
 def _plain(adam: torch.optim.Adam) -> bool:
     """Whether it is an Adam without extras, of one group, that counts its steps on a GPU."""
-    extras = ("weight_decay", "amsgrad", "maximize")
-    return len(adam.param_groups) == 1 and all(
-        group["capturable"] and not any(group[name] for name in extras) for group in adam.param_groups
-    )
+    group, *others = adam.param_groups
+    return group["capturable"] and not (others or group["weight_decay"] or group["amsgrad"] or group["maximize"])

@@ -96,9 +96,9 @@ class FusedDescent:
         All of them have learned equally often: one count of steps stands for all.
         """
         self._adam, self._parts, self._limit = adam, parts, limit
-        for p in adam.param_groups[0]["params"]:
+        for _, p, *_ in self._find():
             for name in ("exp_avg", "exp_avg_sq"):
-                moment = adam.state[p][name] if p.grad is not None else p
+                moment = adam.state[p][name]
                 if moment.stride() != p.stride():  # as after loading: the kernels go by memory alone
                     adam.state[p][name] = torch.empty_like(p).copy_(moment)
         self._tensors = self._find()

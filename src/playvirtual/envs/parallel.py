@@ -32,7 +32,7 @@ class _Worker(NamedTuple):
 
 
 class ParallelLanes:
-    """The same `Environment` as `Lanes`, to the bit, shared out over `workers` processes.
+    """The same `Environment` as in one process, to the bit, shared out over `workers` of them.
 
     Processes and not threads: a DMControl step is, beside the drawing, mostly Python, which threads would take in
     turns as they would the making of Atari emulators, and an EGL context is at home in one thread. They are started
