@@ -154,10 +154,11 @@ def _receive(connection: Connection) -> Any:
 def line(result: Result) -> str:
     """One row for people who wait."""
     m = result.measurement
+    done = replace(result.row, capture=m.capture, precision=m.precision)  # which on a CPU are not those asked for
     memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
     bound = "" if result.floor_ms is None else f"  floor {result.floor_ms:.3f} ms"
     return (
-        f"{result.row.label:<62} {m.update_ms.median:9.3f} ms [{m.update_ms.q1:.3f}, {m.update_ms.q3:.3f}]"
+        f"{done.label:<62} {m.update_ms.median:9.3f} ms [{m.update_ms.q1:.3f}, {m.update_ms.q3:.3f}]"
         f"  {rate(m.updates_per_s):>7}/s  first {m.first_update_s:.1f} s  {memory:.2f} GiB"
         f"  {0 if m.kernels is None else m.kernels.per_update:.0f} kernels  {result.gflop:.1f} GFLOP{bound}"
     )
