@@ -145,6 +145,7 @@ def test_options_reach_their_fields_and_are_typed() -> None:
         ({"K": 2.5}, "K: 2.5 is not allowed; allowed: a whole number"),
         ({"M": "2B"}, "M: '2B' is not allowed"),
         ({"discount": 1.5}, "discount: 1.5 is not allowed; allowed: 0 to 1"),
+        ({"adam_beta2": 1.0}, "adam_beta2: 1.0 is not allowed; allowed: 0 to 0.999999"),
         ({"learning_rate": "nan"}, "learning_rate: nan is not allowed"),
         ({"seed": -1}, "seed: -1 is not allowed"),
         ({"metric": "l2"}, "metric: 'l2' is not known; allowed: latent, projection"),

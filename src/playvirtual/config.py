@@ -23,6 +23,7 @@ METHODS = (
     "playvirtual-real-cycle",
 )
 PRESETS = ("paper", "reference")
+MOST_BETA = 0.999999  # Adam divides by 1 − β^t
 
 
 def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:
@@ -87,8 +88,8 @@ class RainbowConfig:
     batch_size: int = option("sequences per update", low=1)
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
     learning_rate: float = option("Adam's learning rate", low=0)
-    adam_beta1: float = option("Adam's β₁", low=0, high=1)
-    adam_beta2: float = option("Adam's β₂", low=0, high=1)
+    adam_beta1: float = option("Adam's β₁", low=0, high=MOST_BETA)
+    adam_beta2: float = option("Adam's β₂", low=0, high=MOST_BETA)
     adam_eps: float = option("Adam's ε", low=0)
     max_grad_norm: float = option("gradient norm limit, for encoder and head, DM, and BDM separately", low=0)
     target_period: int = option("updates between target network updates", low=1)
@@ -124,8 +125,8 @@ class SacConfig:
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
     learning_rate: float = option("Adam's learning rate for encoder, critic and actor", low=0)
     auxiliary_learning_rate: float = option("the same for encoder, dynamics models and heads", low=0)
-    adam_beta1: float = option("Adam's β₁", low=0, high=1)
-    adam_beta2: float = option("Adam's β₂", low=0, high=1)
+    adam_beta1: float = option("Adam's β₁", low=0, high=MOST_BETA)
+    adam_beta2: float = option("Adam's β₂", low=0, high=MOST_BETA)
     adam_eps: float = option("Adam's ε", low=0)
     separate_encoder_optimizer: bool = option(
         "in the auxiliary update the encoder is clipped and stepped by an Adam of its own and then again with the rest"
@@ -133,7 +134,7 @@ class SacConfig:
     max_grad_norm: float = option("gradient norm limit of the auxiliary update", low=0)
     initial_temperature: float = option("α of the entropy bonus at the start", low=1e-8)
     temperature_learning_rate: float = option("Adam's learning rate for log α", low=0)
-    temperature_beta1: float = option("Adam's β₁ for log α", low=0, high=1)
+    temperature_beta1: float = option("Adam's β₁ for log α", low=0, high=MOST_BETA)
     actor_period: int = option("critic updates per update of actor and temperature", low=1)
     critic_target_period: int = option("updates between updates of the target critic", low=1)
     q_tau: float = option("what the target critic's Q takes over of the online one each time", low=0, high=1)
