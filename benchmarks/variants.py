@@ -1,13 +1,13 @@
-"""What one way to compute an update comes to: its losses, its gradients, the parameters after some updates."""
+"""What one way to compute an update comes to: its losses, its gradients, what a whole update changes."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from playvirtual.training.loop import Training
 
 FILL = 150  # agent steps of random play the batch is drawn from
 FULL = 10**6  # a step at which λ_cyc has its full weight, so that no gradient is hidden by a small one
-REPLAYS = 3  # updates of each phase that are compared once it has been captured
 # Small enough to compile for a CPU in seconds; a feature map for a latent, as on Atari.
 SMALL: dict[str, dict[str, Any]] = {
     "toy/catch": {"latent": 0, "K": 2, "M": "1", "batch_size": 32, "hidden": 32},
@@ -184,10 +183,7 @@ def _parts(module: nn.Module) -> dict[str, list[nn.Parameter]]:
 def _gradients(total: Tensor, parts: Mapping[str, list[nn.Parameter]]) -> dict[str, Tensor]:
     wanted = [p for parameters in parts.values() for p in parameters]
     found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
-    return {
-        name: torch.cat([next(found).double().flatten() for _ in parameters]).cpu()
-        for name, parameters in parts.items()
-    }
+    return {name: _flat(next(found) for _ in parameters) for name, parameters in parts.items()}
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -199,18 +195,72 @@ def tensors(tree: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def updated(
-    task: str, device: torch.device, capture: str, *, fused: bool = False, K: int | None = None
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The parameters by network before the first update and after some, the last ones replayed if captured."""
-    with hand_written(fused), closing(filled(task, device, "fp32", capture=capture, K=K)) as training:
-        before = _parameters(training)
-        for _ in range(training.agent.phases * (WARM_UPS + REPLAYS)):
-            training.learner.update()
-        return before, _parameters(training)
+class Contents(NamedTuple):
+    """What an update has changed: one vector for each part of each kind."""
+
+    moments: dict[str, Tensor]  # Adam's first, which are linear in the gradients; its counts; priorities
+    parameters: dict[str, Tensor]
 
 
-def _parameters(training: Training) -> dict[str, Tensor]:
+class Repeated(NamedTuple):
+    """One update, made three times of the same state."""
+
+    phase: int
+    before: Contents
+    eager: Contents
+    again: Contents
+    captured: Contents
+
+
+def repeated(task: str, device: torch.device, *, fused: bool = False, K: int | None = None) -> Iterator[Repeated]:
+    """Each phase of the updates: twice step by step and once as the launch that it has been captured into.
+
+    On a CPU nothing is captured and all three are step by step.
+    """
+    with hand_written(fused), closing(filled(task, device, "fp32", capture="graph", K=K)) as training:
+        learner, phases = training.learner, training.agent.phases
+        for _ in range(phases * (WARM_UPS + 1)):
+            learner.update()
+        start = training.generator.get_state(), [(t, t.clone()) for t in tensors(_lasting(training))]
+        before = _contents(training)
+        for phase in range(phases):
+            found = []
+            for update in (learner._work, learner._work, learner._launch):
+                _restore(training, *start)
+                update(phase)
+                found.append(_contents(training))
+            yield Repeated(phase, before, *found)
+
+
+def _lasting(training: Training) -> tuple[dict[str, Any], ...]:
+    """Everything that an update leaves to the next but the generator, by reference."""
+    return training.agent.state_dict(), training.learner.state_dict(), training.source.state_dict()
+
+
+@torch.no_grad()
+def _restore(training: Training, generator: Tensor, kept: list[tuple[Tensor, Tensor]]) -> None:
+    """Puts everything back in place: a captured update knows addresses."""
+    training.generator.set_state(generator)
+    for tensor, value in kept:
+        tensor.copy_(value)
+
+
+def _contents(training: Training) -> Contents:
     agent: Any = training.agent
-    modules = agent.modules().items() if isinstance(agent, Sac) else agent.online.named_children()
-    return {name: torch.cat([p.detach().double().flatten() for p in m.parameters()]).cpu() for name, m in modules}
+    if isinstance(agent, Sac):
+        modules, adams = agent.modules().items(), agent.optimizers
+    else:
+        modules, adams = agent.online.named_children(), {"adam": agent.optimizer}
+    moments = {name: _flat(adam.state[p]["exp_avg"] for p in _learning(adam)) for name, adam in adams.items()}
+    moments["counts"] = _flat(adam.state[p]["step"] for adam in adams.values() for p in _learning(adam))
+    moments |= {name: _flat([t]) for name, t in training.source.state_dict().items() if isinstance(t, Tensor)}
+    return Contents(moments, {name: _flat(module.parameters()) for name, module in modules})
+
+
+def _learning(adam: torch.optim.Adam) -> list[Tensor]:
+    return [p for group in adam.param_groups for p in group["params"] if p in adam.state]
+
+
+def _flat(parts: Iterable[Tensor]) -> Tensor:
+    """One vector in float64 on the host, a copy."""
+    return torch.cat([part.detach().double().flatten() for part in parts]).cpu()

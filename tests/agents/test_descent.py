@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from playvirtual.agents.clipping import clip_by_part
-from playvirtual.agents.descent import Descent, load_adam
+from playvirtual.agents.descent import Descent, load_adam, same_order
 from playvirtual.method import kernels
 from tests.interpreted import interpreted, needs_triton
 
@@ -160,3 +162,18 @@ def test_moments_come_from_another_kind_of_device_and_settings_do_not(there: boo
     assert torch.equal(other.state[net.free]["exp_avg"], adam.state[net.free]["exp_avg"])
     net.set_gradients(1)
     other.step()
+
+
+@given(st.lists(st.integers(1, 3), min_size=4, max_size=4), st.permutations(range(4)), st.permutations(range(4)))
+def test_order_in_memory_is_the_order_of_the_numbers_there(shape: list[int], one: list[int], other: list[int]) -> None:
+    """Also where a dimension is 1, whose stride says nothing: filters over one channel are in both orders at once."""
+
+    def laid_out(order: list[int]) -> tuple[Tensor, Tensor]:
+        memory = torch.empty([shape[d] for d in order])
+        numbers = memory.permute([order.index(d) for d in range(4)])
+        numbers.copy_(torch.arange(float(numbers.numel())).view(shape))
+        return numbers, memory.flatten()
+
+    (a, a_memory), (b, b_memory) = laid_out(one), laid_out(other)
+    assert torch.equal(a, b)
+    assert same_order(a, b) == torch.equal(a_memory, b_memory)

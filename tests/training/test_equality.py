@@ -14,7 +14,7 @@ if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 sys.path.insert(0, str(SCRIPT.parent))  # as `python benchmarks/equality.py` has it
 try:
-    equality = import_module("equality")
+    equality, variants = import_module("equality"), import_module("variants")
 finally:
     sys.path.remove(str(SCRIPT.parent))
 
@@ -64,7 +64,7 @@ def test_errors_and_limits_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert equality.relative(found, reference) == pytest.approx(0.1)
     assert equality.relative(found, reference, scale=torch.tensor([0.5])) == pytest.approx(1.0)
     assert equality.relative(torch.tensor([float("nan"), 4.0]), reference) == float("inf")
-    assert equality.within({"dm": 0.1, "head": 0.0}, "fp32") == {"dm": 0.4, "head": 1e-5}
+    assert equality.within({"dm": 0.1, "head": 0.0}, 1e-5) == {"dm": 0.4, "head": 1e-5}
     assert not equality.report("toy/catch", "row", "losses", {"rl": 0.1, "cyc": 3.0}, {"rl": 0.05, "cyc": 4.0})
     assert "0.1" not in (shown := capsys.readouterr().out)
     assert "1.0e-01  5.0e-02  EXCEEDED" in shown  # the part that is worst for its limit, not the largest error
@@ -92,5 +92,28 @@ def test_rows_that_are_all_left_out_are_no_success() -> None:
     assert done.stderr == "nothing was compared: every row was left out\n"
 
 
-def test_whole_updates_are_the_same_to_the_bit_on_the_cpu() -> None:
-    assert equality.check("toy/catch", CPU, "eager fp32 again") == [True]
+@pytest.mark.parametrize(("task", "phases"), [("toy/catch", 1), ("toy/reach", 2)])
+def test_an_update_of_the_same_state_is_the_same_to_the_bit_on_the_cpu(task: str, phases: int) -> None:
+    assert equality.check(task, CPU, "eager fp32 again") == [True, True] * phases
+
+
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+def test_an_update_changes_what_is_compared(task: str) -> None:
+    updates = list(variants.repeated(task, CPU, K=1))
+    moved = {
+        (kind, part)
+        for update in updates
+        for kind in ("moments", "parameters")
+        for part, before in getattr(update.before, kind).items()
+        if not torch.equal(before, getattr(update.eager, kind)[part])
+    }
+    assert moved == {(kind, part) for kind in ("moments", "parameters") for part in getattr(updates[0].before, kind)}
+
+
+def test_changes_by_hand() -> None:
+    before, eager, captured = (
+        variants.Contents({"adam": torch.tensor(m)}, {}) for m in ([0.0, 1.0], [3.0, 5.0], [3.0, 6.0])
+    )
+    update = variants.Repeated(0, before, eager, eager, captured)
+    assert equality.changes(update, "moments", "again") == {"adam": 0.0}
+    assert equality.changes(update, "moments", "captured") == {"adam": pytest.approx(1 / 5)}  # 1 off, 5 moved

@@ -38,7 +38,7 @@ class Descent:
         learning = [p for p in self.adam.param_groups[0]["params"] if p.grad is not None]
         if any(p not in self.adam.state for p in learning):  # Adam makes its state at its first step
             return False
-        if not all(p.grad.dtype == torch.float32 and p.grad.stride() == p.stride() for p in learning):
+        if not all(p.grad.dtype == torch.float32 and same_order(p.grad, p) for p in learning):
             return False
         if self._fused is None or not self._fused.fits():
             if torch.cuda.is_current_stream_capturing():  # too late for a new table
@@ -59,3 +59,8 @@ def _plain(adam: torch.optim.Adam) -> bool:
     """Whether it is an Adam without extras, of one group, that counts its steps on a GPU."""
     group, *others = adam.param_groups
     return group["capturable"] and not (others or group["weight_decay"] or group["amsgrad"] or group["maximize"])
+
+
+def same_order(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape have their numbers in the same order; a dimension of one number has none."""
+    return all(n == 1 or at == bt for n, at, bt in zip(a.shape, a.stride(), b.stride(), strict=True))
