@@ -97,6 +97,14 @@ def test_an_update_of_the_same_state_is_the_same_to_the_bit_on_the_cpu(task: str
     assert equality.check(task, CPU, "eager fp32 again") == [True, True] * phases
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+def test_a_captured_update_changes_what_an_eager_one_does(task: str) -> None:
+    results = equality.check(task, torch.device("cuda"), "graph")
+    assert results
+    assert all(results)
+
+
 @pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
 def test_an_update_changes_what_is_compared(task: str) -> None:
     updates = list(variants.repeated(task, CPU, K=1))
