@@ -32,6 +32,7 @@ COMMON: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 20, "chec
 CATCH = {**COMMON, "steps": 100, "min_size": 40, "episodes": 2, "every": 0, "batch_size": 8}
 REACH = {**COMMON, "steps": 80, "min_size": 40, "episodes": 2, "every": 0, "batch_size": 8, "auxiliary_batch_size": 4}
 TOYS = {"toy/catch": CATCH, "toy/reach": REACH}
+FROZEN = ("frozen-encoder", "frozen-encoder-reference")
 STATE_OF_ENCODER = {"toy/catch": ("online", "target_encoder"), "toy/reach": ("critic", "target_critic")}
 
 
@@ -144,6 +145,26 @@ def test_the_report_sets_both_analyses_beside_the_paper(tmp_path: Path) -> None:
     rows = (tmp_path / "out" / "tables" / "frozen-encoder.csv").read_text().splitlines()
     assert rows[1] == "dmc/cheetah-run,none,300.0 ± 0.00,2,388.0 ± 89.0"
     assert rows[2] == "dmc/cheetah-run,spr,451.5 ± 0.71,2,478.0 ± 30.0"
+
+
+def test_scores_on_fixed_encoders_are_told_apart_by_preset(tmp_path: Path) -> None:
+    for preset, lender, none, lent in (("paper", "spr", 300.0, 450.0), ("reference", "spr-reference", 200.0, 350.0)):
+        write_run(tmp_path / preset / "rl", "dmc/cheetah-run", "rl", 1, none, preset=preset)
+        encoder = str(tmp_path / lender / "seed-1")
+        write_run(tmp_path / preset / "f", "dmc/cheetah-run", "rl", 1, lent, preset=preset, encoder_from=encoder)
+    report([tmp_path], tmp_path / "out")
+    tables = tmp_path / "out" / "tables"
+    rows = {name: (tables / f"{name}.csv").read_text().splitlines()[1:] for name in FROZEN}
+    assert rows["frozen-encoder"] == [
+        "dmc/cheetah-run,none,300.0,1,388.0 ± 89.0",
+        "dmc/cheetah-run,spr,450.0,1,478.0 ± 30.0",
+    ]
+    assert rows["frozen-encoder-reference"] == [
+        "dmc/cheetah-run,none,200.0,1,388.0 ± 89.0",
+        "dmc/cheetah-run,spr-reference,350.0,1,478.0 ± 30.0",
+    ]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert all(f"Scores on fixed encoders (preset {preset})" in page for preset in ("paper", "reference"))
 
 
 # Fixed encoders
