@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import playvirtual as pv
 from playvirtual.cli import main
 from playvirtual.errors import InputError
 from playvirtual.study import probes
+from playvirtual.study.complexity import parameters
 from playvirtual.study.engines import Outcome
 from playvirtual.study.experiments import experiment, suite
 from playvirtual.study.grids import Job, jobs
@@ -115,6 +117,25 @@ def test_the_command_prints_and_keeps_what_the_report_shows(
     report([run], tmp_path / "out")
     table = (tmp_path / "out" / "tables" / "dynamics-mse.csv").read_text().splitlines()
     assert table[1] == f'"toy/reach, 80 steps",spr,{kept["dynamics"]["mse"]:.4f},1,—'
+
+
+def test_parameters_are_those_of_the_newest_complete_checkpoint(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs["toy/catch"], run)
+    wanted = parameters(run)
+    newest = checkpoint.newest(run)
+    for name in ("step-000000200.partial", "step-000000300.damaged"):  # later, and of another number of actions
+        other = newest.with_name(name)
+        shutil.copytree(newest, other)
+        record = json.loads((other / "agent.json").read_text())
+        (other / "agent.json").write_text(json.dumps({**record, "actions": {"n": 18}}))
+    assert parameters(run) == wanted
+    (newest / "agent.json").write_text("{}")
+    with pytest.raises(InputError, match=r"agent\.json' is damaged"):
+        parameters(run)
+    shutil.rmtree(newest)
+    with pytest.raises(InputError, match="has no checkpoint yet"):
+        parameters(run)
 
 
 def test_what_has_no_dynamics_model_is_named(runs: dict[str, Path], tmp_path: Path) -> None:

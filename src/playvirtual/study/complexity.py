@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from gymnasium import spaces
 
 from playvirtual import published
 from playvirtual.errors import InputError
 from playvirtual.study.records import Record
 from playvirtual.study.sections import Section
 from playvirtual.study.tables import Table
-from playvirtual.training.factory import ActionSpace, make_agent
+from playvirtual.training import checkpoint
+from playvirtual.training.factory import make_agent
 from playvirtual.training.run_folder import RunFolder
 
 COUNTED = 12  # settings per section whose networks are built; building DMControl's takes a second each
@@ -28,7 +26,7 @@ def complexity_table(sections: Sequence[Section]) -> Table | None:
     for section in sections:
         for setting, tasks in list(section.runs.items())[:COUNTED]:
             task = next((t for t in section.tasks if t in tasks), "")
-            count = parameters(next(iter(tasks[task].values()))) if task else None
+            count = _parameters_if_known(next(iter(tasks[task].values()))) if task else None
             if count is not None:
                 printed = paper.get((task.partition("/")[2], setting.name))
                 rows.append((task, setting.name, f"{count:,}", "—" if printed is None else f"{printed:.2f} M"))
@@ -37,26 +35,17 @@ def complexity_table(sections: Sequence[Section]) -> Table | None:
     return Table("parameters", "Parameters", columns, rows, quiet={3}, note=note) if rows else None
 
 
-def parameters(record: Record) -> int | None:
-    """The trainable parameters of a run's agent, which is built anew; None where its checkpoint is gone."""
+def parameters(run: str | Path) -> int:
+    """The trainable parameters of a run's agent, which is built anew as its newest checkpoint describes it."""
+    folder = RunFolder.open(run)
+    config = folder.config()
+    shape, actions = checkpoint.read_shapes(checkpoint.newest(folder.path))
+    return make_agent(config, shape, actions, torch.device("cpu"), seed=0).parameter_count()
+
+
+def _parameters_if_known(record: Record) -> int | None:
+    """None where the checkpoint is gone or damaged: a table does without."""
     try:
-        shape, actions = _shapes(record.path)
-        config = RunFolder.open(record.path).config()
-        agent = make_agent(config, shape, actions, torch.device("cpu"), seed=0)
+        return parameters(record.path)
     except (InputError, OSError, ValueError, KeyError, TypeError):
         return None
-    return agent.parameter_count()
-
-
-def _shapes(run: Path) -> tuple[tuple[int, int, int], ActionSpace]:
-    """Observation shape and action space from the newest checkpoint's description."""
-    described = sorted((run / "checkpoints").glob("step-*/agent.json"))
-    if not described:
-        raise FileNotFoundError(run / "checkpoints")
-    record = json.loads(described[-1].read_text())
-    c, h, w = map(int, record["observation_shape"])
-    actions = record["actions"]
-    if "n" in actions:
-        return (c, h, w), spaces.Discrete(int(actions["n"]))
-    low, high = (np.asarray(actions[key], dtype=np.float32) for key in ("low", "high"))
-    return (c, h, w), spaces.Box(low, high)

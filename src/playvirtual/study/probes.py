@@ -16,7 +16,6 @@ from playvirtual import envs, published
 from playvirtual.config import Config, to_dict
 from playvirtual.envs.stack import FrameStack
 from playvirtual.errors import InputError, unknown
-from playvirtual.study import records
 from playvirtual.study.complexity import parameters
 from playvirtual.study.settings import changes, setting_name
 from playvirtual.training import checkpoint
@@ -64,9 +63,8 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     if (folder.path / "weights.safetensors").is_file():
         raise InputError(f"run: {str(run)!r} is an export, which has no dynamics model; allowed: the run itself")
     path = checkpoint.newest(folder.path)
-    _, record, actions = checkpoint.read_agent(path)
-    c, h, w = record["observation_shape"]
-    agent = make_agent(config, (c, h, w), actions, resolve(device), seed=0)
+    shape, actions = checkpoint.read_shapes(path)
+    agent = make_agent(config, shape, actions, resolve(device), seed=0)
     agent.load_state_dict(agent_state(path))
     assert agent.dynamics is not None
     agent.dynamics.eval()
@@ -133,12 +131,7 @@ def _play(policy: Policy, config: Config, transitions: int, seed: int) -> Iterat
 
 def complexity(run: str | Path) -> dict[str, Any]:
     """Trainable parameters, and the seconds that 1000 updates took as the run itself measured them."""
-    folder = RunFolder.open(run)
-    folder.config()
-    count = parameters(records.read(folder.path))
-    if count is None:
-        raise InputError(f"run: {str(run)!r} has no checkpoint yet; allowed: a run that has reached its first one")
-    return {"parameters": count, "seconds_per_1000_updates": _update_seconds(folder)}
+    return {"parameters": parameters(run), "seconds_per_1000_updates": _update_seconds(RunFolder.open(run))}
 
 
 def _update_seconds(folder: RunFolder) -> float | None:
