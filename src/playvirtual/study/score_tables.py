@@ -8,10 +8,10 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.study import statistics as st
+from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.sections import SUITES, Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.statistics import Estimate
-from playvirtual.study.sweep_display import duration
 from playvirtual.study.tables import Table
 
 PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
