@@ -1,38 +1,20 @@
-"""How large the networks of each setting are."""
+"""What the agent of a run costs: parameters and time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from playvirtual import published
-from playvirtual.errors import InputError
-from playvirtual.study.records import Record
-from playvirtual.study.sections import Section
-from playvirtual.study.tables import Table
 from playvirtual.training import checkpoint
 from playvirtual.training.factory import make_agent
 from playvirtual.training.run_folder import RunFolder
 
-COUNTED = 12  # settings per section whose networks are built; building DMControl's takes a second each
 
-
-def complexity_table(sections: Sequence[Section]) -> Table | None:
-    """Trainable parameters by task and setting, for the first task of each section, beside the paper's."""
-    paper = {(a.task, a.method): a.value for a in published.analyses() if a.analysis == "parameters_millions"}
-    rows = []
-    for section in sections:
-        for setting, tasks in list(section.runs.items())[:COUNTED]:
-            task = next((t for t in section.tasks if t in tasks), "")
-            count = _parameters_if_known(next(iter(tasks[task].values()))) if task else None
-            if count is not None:
-                printed = paper.get((task.partition("/")[2], setting.name))
-                rows.append((task, setting.name, f"{count:,}", "—" if printed is None else f"{printed:.2f} M"))
-    columns = ("task", "setting", "trainable parameters", "paper")
-    note = "The paper counts what its code declares, parts that nothing reads included."
-    return Table("parameters", "Parameters", columns, rows, quiet={3}, note=note) if rows else None
+def complexity(run: str | Path) -> dict[str, Any]:
+    """Trainable parameters, and the seconds that 1000 updates took as the run itself measured them."""
+    return {"parameters": parameters(run), "seconds_per_1000_updates": _update_seconds(RunFolder.open(run))}
 
 
 def parameters(run: str | Path) -> int:
@@ -43,9 +25,9 @@ def parameters(run: str | Path) -> int:
     return make_agent(config, shape, actions, torch.device("cpu"), seed=0).parameter_count()
 
 
-def _parameters_if_known(record: Record) -> int | None:
-    """None where the checkpoint is gone or damaged: a table does without."""
-    try:
-        return parameters(record.path)
-    except (InputError, OSError, ValueError, KeyError, TypeError):
-        return None
+def _update_seconds(folder: RunFolder) -> float | None:
+    """Host time spent in updates at the last line of metrics; None before the first update."""
+    updates = {int(line["step"]): int(line["updates"]) for line in folder.lines("metrics")}
+    spent = {int(line["step"]): float(line.get("update", 0.0)) for line in folder.lines("timing")}
+    both = sorted(step for step in updates.keys() & spent.keys() if updates[step])
+    return 1000 * spent[both[-1]] / updates[both[-1]] if both else None
