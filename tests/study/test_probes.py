@@ -9,7 +9,8 @@ import pytest
 
 from playvirtual.cli import main
 from playvirtual.errors import InputError
-from playvirtual.study.probes import probe
+from playvirtual.presets import build
+from playvirtual.study.probes import beside_paper, probe
 from playvirtual.study.records import read
 from playvirtual.study.report import report
 from tests.study.test_report import write_run
@@ -38,6 +39,17 @@ def test_the_command_prints_and_keeps_what_the_report_shows(
 def test_a_probe_that_is_not_known_is_named(runs: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="'dynamic' is not known; did you mean 'dynamics'"):
         probe(runs["toy/catch"], "dynamic")
+
+
+def test_the_papers_number_comes_with_what_is_different_here() -> None:
+    def said(**options: object) -> str:
+        config = build("dmc/cheetah-run", method="spr", **options)
+        return beside_paper(config, "dynamics_mse", "cheetah-run", "{:.4f}")
+
+    assert said() == "  paper: 0.0731"
+    assert said(K=3) == "  paper: 0.0731 (this run has K = 3)"
+    assert said(preset="reference") == "  paper: 0.0731 (this run has preset = reference)"
+    assert said(preset="reference", K=3) == "  paper: 0.0731 (this run has preset = reference, K = 3)"
 
 
 def test_the_report_sets_both_analyses_beside_the_paper(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def probe(run: str | Path, what: str, *, transitions: int = 1000, seed: int | No
         used = config.seed if seed is None else seed
         save(run, what, {"mse": error, "transitions": transitions, "seed": used})
         text = f"dynamics model: mean squared error {error:.4f} over {transitions} transitions (seed {used})"
-        return "\n".join([text, _paper(config, "dynamics_mse", config.task.partition("/")[2], "{:.4f}")])
+        return "\n".join([text, beside_paper(config, "dynamics_mse", config.task.partition("/")[2], "{:.4f}")])
     if what == "complexity":
         found = complexity(run)
         config = RunFolder.open(run).config()
@@ -32,19 +32,20 @@ def probe(run: str | Path, what: str, *, transitions: int = 1000, seed: int | No
         seconds = found["seconds_per_1000_updates"]
         lines = [
             f"trainable parameters: {found['parameters']:,}",
-            _paper(config, "parameters_millions", config.task.partition("/")[2], "{:.2f} million"),
+            beside_paper(config, "parameters_millions", config.task.partition("/")[2], "{:.2f} million"),
             "1000 updates: none made yet" if seconds is None else f"1000 updates: {seconds:.2f} s of the host's time",
-            _paper(config, "training_time_overhead_pct", envs.family(config.task), "{:.0f} % longer than SPR"),
+            beside_paper(config, "training_time_overhead_pct", envs.family(config.task), "{:.0f} % longer than SPR"),
         ]
         return "\n".join(lines)
     raise unknown("probe", what, PROBES)
 
 
-def _paper(config: Config, analysis: str, task: str, shown: str) -> str:
+def beside_paper(config: Config, analysis: str, task: str, shown: str) -> str:
     """The paper's number and what in the run is not as it is there."""
     key = (analysis, task, config.method)
     value = next((a.value for a in published.analyses() if (a.analysis, a.task, a.method) == key), None)
     if value is None:
         return f"  paper: no number for {config.method} on {config.task}"
-    changed = setting_name("", "paper", changes(to_dict(config))).removeprefix(", ")
+    preset = {} if config.preset == "paper" else {"preset": config.preset}
+    changed = setting_name("", "paper", {**preset, **changes(to_dict(config))}).removeprefix(", ")
     return f"  paper: {shown.format(value)}" + (f" (this run has {changed})" if changed else "")
