@@ -18,7 +18,7 @@ from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Watcher
 from playvirtual.training.evaluate import evaluate as play_episodes
 from playvirtual.training.factory import Agent, make_agent
-from playvirtual.training.loop import greedy
+from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
 from playvirtual.training.run_folder import RunFolder, default_path
@@ -100,7 +100,7 @@ def evaluate(
     agent = load(path, device)
     chosen = config.seed if seed is None else seed
     acting = Acting(agent, capture=config.capture != "off")
-    policy = greedy(acting, config.evaluation.epsilon, np.random.default_rng([chosen, 1]))
+    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([chosen, 1]))
     with torch.no_grad():
         return play_episodes(
             policy,

@@ -24,7 +24,7 @@ from playvirtual.training.acting import Acting
 from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
-from playvirtual.training.loop import greedy
+from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.pretrained import agent_state
 from playvirtual.training.run_folder import RunFolder
 
@@ -71,7 +71,7 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     assert agent.dynamics is not None
     agent.dynamics.eval()
     chosen = config.seed if seed is None else seed
-    policy = greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
+    policy = epsilon_greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
     return mean_squared_error(agent.latents, agent.dynamics, _play(policy, config, transitions, chosen), agent.device)
 
 

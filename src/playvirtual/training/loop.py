@@ -222,11 +222,10 @@ class Training:
     def policy(self) -> Policy:
         """The agent as it is evaluated at this step."""
         random = np.random.default_rng([self.config.seed, self.counted])
-        return greedy(self._exploit, self.config.evaluation.epsilon, random)
+        return epsilon_greedy(self._exploit, self.config.evaluation.epsilon, random)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, but the replay's frames."""
-        self._close_episode()  # now, not at the next step: the frame it stores is in no other part of the state
+        """Everything that the next step depends on, but the replay's frames; asking for it changes nothing."""
         actions = np.stack(self._actions) if self._actions else np.zeros(0)
         return {
             "step": self.step,
@@ -235,6 +234,7 @@ class Training:
             "last_return": self.last_return,
             "actions": torch.from_numpy(actions),
             "observation": torch.from_numpy(self.stack.observations.copy()),
+            "last": None if self._last is None else torch.from_numpy(self._last.copy()),
             "random": self.random.bit_generator.state,
             "generator": self.generator.get_state(),
             "agent": self.agent.state_dict(),
@@ -246,6 +246,8 @@ class Training:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave but the game; `rejoin` it once the replay has its frames back."""
         self.step, self.finished, self.last_return = state["step"], state["finished"], state["last_return"]
+        last = state.get("last")  # checkpoints of before there was this entry have the frame in their replay
+        self._last = None if last is None else last.numpy()
         self.random.bit_generator.state = state["random"]
         self.generator.set_state(state["generator"])
         for name in ("agent", "learner", "source", "replay"):
@@ -264,6 +266,7 @@ class Training:
         observation: npt.NDArray[np.uint8] = state["observation"].numpy()
         if np.array_equal(self.stack.observations, observation):
             return True
+        self._close_episode()
         self.replay.close(observation[0, -self.env.frame_shape[0] :])
         self.source.follow()
         self._frame = self._begin()
@@ -279,7 +282,7 @@ class Training:
         return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
 
 
-def greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
+def epsilon_greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
     """The agent as `act` has it; with chance ε a discrete action is replaced by a random one."""
     space = act.agent.actions
 
