@@ -193,7 +193,7 @@ def test_playing_while_learning_changes_nothing(task: str, options: dict[str, An
 
 
 def test_asking_for_the_state_changes_nothing_and_gives_it_all_back() -> None:
-    """After 50 frames, 13 steps, toy/reach's time limit leaves a frame that is stored with the next step, not before."""
+    """After 50 frames, 13 steps, toy/reach's time limit leaves a frame that is stored with the next step."""
     config = pv.build("toy/reach", device="cpu", batch_size=8, min_size=60, steps=2000)
     with closing(Training(config)) as training, closing(Training(config)) as other:
         while training.episode == 1:

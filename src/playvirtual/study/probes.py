@@ -21,7 +21,7 @@ from playvirtual.study.complexity import parameters
 from playvirtual.study.settings import changes, setting_name
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
-from playvirtual.training.devices import resolve
+from playvirtual.training.devices import resolve, set_arithmetic
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
 from playvirtual.training.loop import epsilon_greedy
@@ -66,7 +66,9 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     path = checkpoint.newest(folder.path)
     _, record, actions = checkpoint.read_agent(path)
     c, h, w = record["observation_shape"]
-    agent = make_agent(config, (c, h, w), actions, resolve(device), seed=0)
+    used = resolve(device)
+    set_arithmetic(config, used)
+    agent = make_agent(config, (c, h, w), actions, used, seed=0)
     agent.load_state_dict(agent_state(path))
     assert agent.dynamics is not None
     agent.dynamics.eval()

@@ -21,7 +21,7 @@ from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
 from playvirtual.training.acting import Acting, Answer
-from playvirtual.training.devices import resolve, set_precision
+from playvirtual.training.devices import resolve, set_arithmetic
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import make_agent
 from playvirtual.training.learner import Learner
@@ -37,9 +37,7 @@ class Training:
         if config.encoder_from:
             check_source(config)
         device = resolve(config.device)
-        if device.type == "cpu" and config.threads:
-            torch.set_num_threads(config.threads)
-        set_precision(config.precision)
+        set_arithmetic(config, device)
         seeds = np.random.SeedSequence(config.seed).generate_state(3)
         self.random = np.random.default_rng(int(seeds[0]))  # random play before learning starts
         self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
