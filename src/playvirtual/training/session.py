@@ -99,9 +99,11 @@ class Session:
                 if training.step % config.log_every == 0 or training.done:
                     self._log()
                 evaluates = training.done or training.evaluation_due()
-                if evaluates or training.checkpoint_due() or self.stop.received:
+                stopping = self.stop.received is not None  # read once: what stops here has been saved here
+                if evaluates or training.checkpoint_due() or stopping:
                     self._save()
-                self.stop.check(self.command)
+                if stopping:
+                    self.stop.check(self.command)
                 if evaluates:
                     returns = self._evaluate()
                 self.display.step(min(training.counted, config.steps), training.note())
@@ -198,8 +200,6 @@ class Session:
     def _save(self) -> None:
         """Writes a checkpoint, of finite numbers only."""
         training, run = self.training, self.folder.path
-        if self.saved == checkpoint.folder_of(run, training.counted):
-            return  # resumed here and stopped before the next step
         self._refuse_nonfinite()
         with self.clock.measure("checkpoint"):
             tree, tensors = pack(training.state_dict())
