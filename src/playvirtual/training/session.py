@@ -126,7 +126,9 @@ class Session:
             self.saved = path
             self.clock = Clock(extra["clock"], self.training.counted)
             with self._writing():
-                self.folder.rewind(extra["positions"], self.training.counted)
+                damage = self.folder.rewind(extra["positions"], self.training.counted)
+            for line in damage:
+                _say(line)
             _say(f"{self.folder.path}: going on at step {self.training.counted}")
             return
         with self._writing():
