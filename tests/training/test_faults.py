@@ -128,13 +128,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert kept == ["step-000000120", "step-000000160"]
 
 
-def test_when_every_checkpoint_is_damaged_the_run_starts_again(whole: Path, tmp_path: Path) -> None:
-    stopped(tmp_path / "run", 89)
-    for path in checkpoint.complete(tmp_path / "run"):
-        flip(path / "state.safetensors")
-    finish_and_compare(tmp_path / "run", whole)
-
-
 def test_a_vanished_run_folder_stays_vanished(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with pytest.raises(pv.RunError, match=r"run folder: '.*run' is gone"):

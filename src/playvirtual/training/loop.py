@@ -36,7 +36,7 @@ class Training:
         self.config = config
         if config.encoder_from:
             check_source(config)
-        device = resolve(config.device)
+        self.device = device = resolve(config.device)
         set_arithmetic(config, device)
         seeds = np.random.SeedSequence(config.seed).generate_state(3)
         self.random = np.random.default_rng(int(seeds[0]))  # random play before learning starts
@@ -234,6 +234,7 @@ class Training:
             "observation": torch.from_numpy(self.stack.observations.copy()),
             "last": None if self._last is None else torch.from_numpy(self._last.copy()),
             "random": self.random.bit_generator.state,
+            "device": self.device.type,
             "generator": self.generator.get_state(),
             "agent": self.agent.state_dict(),
             "learner": self.learner.state_dict(),
@@ -247,9 +248,17 @@ class Training:
         last = state.get("last")  # checkpoints of before there was this entry have the frame in their replay
         self._last = None if last is None else last.numpy()
         self.random.bit_generator.state = state["random"]
-        self.generator.set_state(state["generator"])
+        self._resume_draws(state)
         for name in ("agent", "learner", "source", "replay"):
             getattr(self, name).load_state_dict(state[name])
+
+    def _resume_draws(self, state: Mapping[str, Any]) -> None:
+        """Draws on as before or, on another kind of device, whose generators are others, from a seed of this step."""
+        if device_of(state) == self.device.type:
+            self.generator.set_state(state["generator"])
+        else:
+            seeds = np.random.SeedSequence([self.config.seed, self.step, 0xDE71CE]).generate_state(1)
+            self.generator.manual_seed(int(seeds[0]))
 
     def rejoin(self, state: Mapping[str, Any]) -> bool:
         """Plays the game up to where it was: seed and actions decide it, so no emulator state is kept.
@@ -278,6 +287,13 @@ class Training:
         """The last return and score for the progress display."""
         shown = [("return", self.last_return), ("score", self.last_score)]
         return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
+
+
+def device_of(state: Mapping[str, Any]) -> str:
+    """The kind of device that a training's state was made on."""
+    # Checkpoints of before there was this entry: a GPU's generator has 16 bytes of state, the CPU's thousands.
+    kind: str = state.get("device") or ("cuda" if len(state["generator"]) == 16 else "cpu")
+    return kind
 
 
 def epsilon_greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
