@@ -174,8 +174,8 @@ class Session:
         with self._writing():
             self.folder.append("metrics", line)
             self.folder.append("timing", timing)
-            self.mirrors.write("train", line)
-            self.mirrors.write("time", timing)
+        self.mirrors.write("train", line)
+        self.mirrors.write("time", timing)
 
     def _evaluate(self) -> list[float]:
         """Scores the agent as it is now; a signal ends it early, since resuming plays it again."""
@@ -197,9 +197,9 @@ class Session:
         with self._writing():
             self.folder.append("evaluations", line)
             self.folder.append("timing", timing)
-            self.mirrors.write("evaluation", line)
             if recorder is not None:
                 recorder.save(self.folder.path / "videos" / f"step-{training.counted:09d}")
+        self.mirrors.write("evaluation", line)
         return returns
 
     def _save(self) -> None:
