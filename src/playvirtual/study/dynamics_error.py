@@ -17,10 +17,10 @@ from playvirtual.envs.stack import FrameStack
 from playvirtual.errors import InputError
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
-from playvirtual.training.devices import resolve
+from playvirtual.training.devices import resolve, set_arithmetic
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
-from playvirtual.training.loop import greedy
+from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.pretrained import agent_state
 from playvirtual.training.run_folder import RunFolder
 
@@ -59,12 +59,14 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
         raise InputError(f"run: {str(run)!r} is an export, which has no dynamics model; allowed: the run itself")
     path = checkpoint.newest(folder.path)
     shape, actions = checkpoint.read_shapes(path)
-    agent = make_agent(config, shape, actions, resolve(device), seed=0)
+    used = resolve(device)
+    set_arithmetic(config, used)
+    agent = make_agent(config, shape, actions, used, seed=0)
     agent.load_state_dict(agent_state(path))
     assert agent.dynamics is not None
     agent.dynamics.eval()
     chosen = config.seed if seed is None else seed
-    policy = greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
+    policy = epsilon_greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
     return mean_squared_error(agent.latents, agent.dynamics, _play(policy, config, transitions, chosen), agent.device)
 
 

@@ -116,6 +116,8 @@ def read(path: Path, name: str) -> bytes:
         expected = _manifest(path)[name]
     except (FileNotFoundError, KeyError):
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (it is missing)") from None
+    except OSError as error:
+        raise InputError(f"checkpoint: {str(path / name)!r} cannot be read ({error.strerror})") from None
     if hashlib.sha256(data).hexdigest() != expected:
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (its checksum does not match)")
     return data
