@@ -155,3 +155,13 @@ def test_a_back_end_that_cannot_draw_is_one_line():
     assert done.stdout.count("\n") == 1
     assert "MUJOCO_GL: 'disabled'" in done.stdout
     assert "apt-get install" in done.stdout
+
+
+@drawn
+def test_a_training_begins_in_a_process_that_has_drawn(tmp_path):
+    """In one of its own: Triton, if it comes after Mesa, crashes the interpreter, and these tests have it loaded."""
+    sizes = ["--steps", "240", "--min-size", "20", "--batch-size", "4", "--auxiliary-batch-size", "4", "--K", "1"]
+    words = [sys.executable, "-m", "playvirtual", "train", "dmc/cartpole-swingup", *sizes, "--episodes", "1"]
+    done = subprocess.run([*words, "--run-dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "dmc/cartpole-swingup playvirtual, seed 1: score" in done.stdout

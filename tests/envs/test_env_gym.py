@@ -134,3 +134,21 @@ def test_cartpole_is_seen_as_it_is_drawn(settings):
     assert step.terminal[0]
     assert 5 < rewards < 20
     environment.close()
+
+
+class Unmakeable(gymnasium.Env):
+    """Wants a package that is not installed, and says so in several lines."""
+
+    def __init__(self):
+        raise ImportError("no module named 'physics'\nsee\nthe manual")
+
+
+def test_an_environment_that_lacks_a_package_says_so_in_one_line(settings):
+    gymnasium.register("playvirtual-test/Unmakeable-v0", entry_point=Unmakeable)
+    try:
+        with pytest.raises(InputError) as caught:
+            make("gym/playvirtual-test/Unmakeable-v0", 1, training=True, config=settings())
+    finally:
+        del gymnasium.registry["playvirtual-test/Unmakeable-v0"]
+    expected = "task: 'gym/playvirtual-test/Unmakeable-v0' cannot be made: no module named 'physics' see the manual"
+    assert str(caught.value) == expected

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module
 
 from playvirtual.errors import InputError
 
@@ -37,6 +39,16 @@ def backend() -> str:
     return f"{name} ({maker})"
 
 
+def load_triton_first() -> None:
+    """To be called before anything may draw: loads Triton, where it is installed.
+
+    Mesa, which draws where there is no graphics card, brings an LLVM of its own. Triton, imported into the same
+    process after it, as PyTorch's optimisers do, crashes the interpreter; the other way round both work.
+    """
+    with suppress(ImportError):
+        import_module("triton")
+
+
 def choose() -> tuple[str, str]:
     """Settles on a back end for this process; returns its name and what draws: vendor, renderer.
 
@@ -54,6 +66,7 @@ def accept(name: str, maker: str) -> None:
 
 @lru_cache(maxsize=1)
 def _try() -> tuple[str, str]:
+    load_triton_first()
     wanted = os.environ.get("MUJOCO_GL")
     for name in (wanted,) if wanted else CANDIDATES:
         maker = _probe(name)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from playvirtual.envs import gl
 from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
 from playvirtual.envs.lanes import Outcome
 from playvirtual.envs.protocol import ActionSpace, Frames
@@ -94,6 +95,7 @@ def check_id(env_id: str) -> None:
 
 def _make(env_id: str) -> tuple[gymnasium.Env[Any, Any], bool]:
     """The environment, and whether its observations are images; if not, it renders."""
+    gl.load_triton_first()
     try:
         env = gymnasium.make(env_id, disable_env_checker=True)
         if _is_image(env.observation_space):
@@ -105,8 +107,8 @@ def _make(env_id: str) -> tuple[gymnasium.Env[Any, Any], bool]:
             )
         env.close()
         return gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True), False
-    except gymnasium.error.Error as error:
-        raise InputError(f"task: 'gym/{env_id}' cannot be made: {error}") from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise InputError(f"task: 'gym/{env_id}' cannot be made: {' '.join(str(error).split())}") from error
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:
