@@ -1,6 +1,7 @@
 """Section 3 of the paper as facts: rollouts, cycles, losses, schedules, gradients."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,23 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
     reached = [p.grad is not None for p in h.parameters()]
     assert all(reached) if update_forward else not any(reached)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"constraint": "all"}, "constraint: 'all' is not known; allowed: end, every"),
+        ({"sampling": "gaussian"}, "sampling: 'gaussian' is not known; allowed: uniform, perturbed"),
+        ({"horizon": 2.5}, "horizon: 2.5 is not allowed; allowed: whole numbers from 0 on"),
+        ({"copies": "2A"}, "copies: '2A' is not allowed; allowed: whole numbers from 0 on"),
+        ({"copies": -3}, "copies: -3 is not allowed; allowed: whole numbers from 0 on"),
+        ({"i_end": -1}, "i_end: -1 is not allowed; allowed: whole numbers from 0 on"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_by_name(option: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"horizon": 2, "copies": 1, **option}
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        pv.VirtualTrajectories(forward=add, backward=subtract, actions=3, **settings)
 
 
 def test_a_forward_model_whose_parameters_are_unknown_cannot_be_left_alone() -> None:

@@ -8,6 +8,7 @@ Shapes: B samples, K steps, M virtual trajectories per sample, "…" the shape o
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,9 @@ from torch.func import functional_call
 
 from playvirtual.method.actions import action_space
 from playvirtual.method.projection import cosine_distance
+
+CONSTRAINTS = ("end", "every")
+SAMPLINGS = ("uniform", "perturbed")
 
 Dynamics = Callable[[Tensor, Tensor], Tensor]  # (N, …), (N, …a) -> (N, …)
 Distance = Callable[[Tensor, Tensor], Tensor]  # (…, D), (…, D) -> (…)
@@ -125,6 +129,12 @@ class VirtualTrajectories(nn.Module):
         lambda_max: float = 1.0,
     ) -> None:
         super().__init__()
+        for name, value, allowed in (("constraint", constraint, CONSTRAINTS), ("sampling", sampling, SAMPLINGS)):
+            if value not in allowed:
+                raise ValueError(f"{name}: {value!r} is not known; allowed: {', '.join(allowed)}")
+        for name, number in (("horizon", horizon), ("copies", copies), ("i_end", i_end)):
+            if not isinstance(number, Integral) or int(number) < 0:
+                raise ValueError(f"{name}: {number!r} is not allowed; allowed: whole numbers from 0 on")
         self.h, self.b = forward, backward
         self.g, self.q, self.g_m = projector, predictor, target_projector or projector
         self.actions = action_space(actions)
