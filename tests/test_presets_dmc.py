@@ -69,6 +69,14 @@ def test_action_repeat_and_learning_rates(task: str, repeat: int) -> None:
     assert found["auxiliary_learning_rate"] == (1e-4 if cheetah else 5e-4)
 
 
+def test_a_run_is_counted_in_environment_frames() -> None:
+    config = build("dmc/cartpole-swingup")
+    assert (config.unit, config.agent_steps) == (8, 12_500)
+    assert build("dmc/cartpole-swingup", steps=100_001).agent_steps == 12_501  # whole ones
+    agent = build("dmc/cartpole-swingup", step_unit="agent")
+    assert (agent.unit, agent.agent_steps) == (1, 100_000)
+
+
 def test_other_tasks_of_the_suite_have_defaults() -> None:
     for task, repeat in {
         "walker-run": 2,

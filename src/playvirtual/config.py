@@ -201,6 +201,16 @@ class Config:
         "a run folder whose encoder is taken over and kept as it is, for RL alone; empty: none", default=""
     )
 
+    @property
+    def unit(self) -> int:
+        """What one agent step adds to what `steps`, schedules and evaluation intervals count."""
+        return self.environment.action_repeat if self.step_unit == "environment" else 1
+
+    @property
+    def agent_steps(self) -> int:
+        """The whole agent steps that reach `steps`."""
+        return -(-self.steps // self.unit)
+
 
 def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
     """(field, its type, its value) of every ordinary field, groups opened, in order."""
