@@ -53,6 +53,12 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train", "toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
         (["train"], "the following arguments are required: task"),
         (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
+        (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not a run folder"),
+        (["train", "--run-dir", "atari/x"], "the following arguments are required: task"),
+        (["train", "--lambda-perd", "1", "toy/catch"], "option: '--lambda-perd' is not known"),
+        (["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"], "option: '--crop-size' is not known"),
+        (["bench", "--json", "toy/x.json"], "the following arguments are required: task"),
+        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not known"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
@@ -106,6 +112,17 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     assert len(list((run / "videos").iterdir())) == 1
 
 
+def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
+    """The resume command that such a run prints is one that the command line takes."""
+    train = playvirtual("train", "--run-dir", "atari/x", "toy/reach", *QUICK, "--crop-size", "10", cwd=tmp_path)
+    assert train.returncode == 0, train.stderr
+    resumed = playvirtual("train", "--resume", "atari/x", cwd=tmp_path)
+    assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
+    # The flags are those of the run's task, which is not the default one.
+    changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
+    assert "another configuration (crop_size: 10, 9: there, now)" in changed.stderr
+
+
 def test_lists(tmp_path: Path) -> None:
     tasks = playvirtual("list", "tasks", cwd=tmp_path).stdout.split()
     assert {"atari/pong", "minatar/breakout", "toy/catch", "toy/reach"} <= set(tasks)
@@ -119,3 +136,8 @@ def test_help_shows_the_defaults_of_the_task(tmp_path: Path) -> None:
     assert "--noisy-sigma" in pong
     assert "(default: 100000)" in pong
     assert pong != catch
+    before = playvirtual("train", "--run-dir", "minatar/x", "toy/catch", "--help", cwd=tmp_path).stdout
+    assert before == catch
+    assert "task" in playvirtual("bench", "--help", cwd=tmp_path).stdout
+    reach = playvirtual("sweep", "--seeds", "2", "toy", "--suite", "toy/reach", "--help", cwd=tmp_path).stdout
+    assert "--crop-size" in reach
