@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from playvirtual.cli import main
+
 QUICK = [
     "--steps",
     "120",
@@ -61,6 +63,9 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not known"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
+        (["train", "toy/catch", "--filters", "20"], "filters: (20,) with strides (1,) do not fit into a picture of 10"),
+        (["train", "toy/reach", "--crop-size", "2"], "filters: (3,) with strides (1,) do not fit into a picture of 2"),
+        (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not a run folder"),
         (["list", "games"], "list: 'games' is not known"),
@@ -110,6 +115,54 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     assert "over 7 episodes" in scored.stdout
     assert f"video: {run}/videos/evaluation-seed-1." in scored.stdout
     assert len(list((run / "videos").iterdir())) == 1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "toy/catch", *QUICK, "--device", "cpu", "--quiet", "--run-dir", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "RUN", "--seed", "-1"], "seed: -1 is not allowed; allowed: 0 to 2147483647"),
+        (["evaluate", "RUN", "--episodes", "0"], "episodes: 0 is not allowed; allowed: 1 or more"),
+        (["evaluate", "RUN", "--device", "tpu"], "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
+        (["probe", "RUN", "dynamics", "--device", "tpu"], "device: 'tpu' is not allowed"),
+        (["export", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
+        (["export", "RUN", "--out", "FILE/x"], "out: 'FILE/x' cannot be written: Not a directory"),
+        (["report", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
+        (["report", "RUN", "--out", "FILE"], "out: 'FILE' cannot be written: Not a directory"),
+        (["sweep", "toy", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file"),
+        (["sweep", "toy", "--out", "FILE", "--seeds", "1"], "out: 'FILE' cannot be written: File exists"),
+        (["sweep", "toy", "--engine", "ray", "--cpus-per-run", "nan"], "cpus_per_run: nan is not allowed"),
+    ],
+)
+def test_bad_input_about_a_run_is_one_line(
+    words: list[str], message: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"RUN": str(trained), "FILE": str(trained / "config.json")}
+
+    def filled(text: str) -> str:
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return text
+
+    assert main([filled(word) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"playvirtual: error: {filled(message)}")
+    assert "Traceback" not in err
+
+
+def test_a_film_that_cannot_be_written_is_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported = trained.parent / "agent"
+    assert main(["export", str(trained), "--out", str(exported)]) == 0
+    (exported / "videos").write_text("in the way")
+    assert main(["evaluate", str(exported), "--episodes", "1", "--video", "--device", "cpu"]) == 2
+    assert "error: video: " in capsys.readouterr().err
 
 
 def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config
-from playvirtual.errors import InputError, Interrupted, RunError, unknown
+from playvirtual.errors import InputError, Interrupted, RunError, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
 
@@ -221,15 +221,14 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     config = RunFolder.open(options.path).config()
     episodes = None if options.episodes is None else coerce("episodes", int, options.episodes)
-    if episodes is not None and episodes < 1:
-        raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     seed = None if options.seed is None else coerce("seed", int, options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
     returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
     print(run_summary(config, returns))
     if recorder is not None:
-        shown = config.seed if seed is None else seed
-        print(f"video: {recorder.save(Path(options.path) / 'videos' / f'evaluation-seed-{shown}')}")
+        film = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        with writing("video", film):
+            print(f"video: {recorder.save(film)}")
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.config import PRESETS, coerce
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import first_look
 
@@ -153,7 +153,10 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     if options.dry_run:
         print(plan(jobs, None if options.engine == "ray" else _local(options).workers))
         return 0
-    result = sweep(jobs, _engine(options), display(), retries)
+    engine = _engine(options)
+    with writing("out", Path(options.out)):
+        Path(options.out).mkdir(parents=True, exist_ok=True)
+    result = sweep(jobs, engine, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))

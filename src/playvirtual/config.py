@@ -287,8 +287,7 @@ def validated(config: Config) -> Config:
         raise unknown("method", config.method, METHODS)
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
-        raise InputError(f"device: {config.device!r} is not allowed; allowed: auto, cpu, cuda, cuda:N")
+    check_device(config.device)
     if not re.fullmatch(r"\d+(\.\d+)?A|\d+", config.objective.M):
         raise InputError(
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "
@@ -309,6 +308,12 @@ def validated(config: Config) -> Config:
         _validate_sac(agent, config.environment)
     _validate_replay(config)
     return config
+
+
+def check_device(name: str) -> None:
+    """Raises unless that is how a device is named, there or not."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InputError(f"device: {name!r} is not allowed; allowed: auto, cpu, cuda, cuda:N")
 
 
 def _validate_replay(config: Config) -> None:
@@ -337,7 +342,7 @@ def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
 
 def _interval(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
+        return f"{low:.10g} to {high:.10g}"
     return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "finite numbers"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from playvirtual import envs, published
 from playvirtual.config import Config, to_dict
 from playvirtual.envs.stack import FrameStack
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, writing
 from playvirtual.study import records
 from playvirtual.study.complexity import parameters
 from playvirtual.study.settings import changes, setting_name
@@ -192,6 +192,7 @@ def save(run: str | Path, name: str, found: dict[str, Any]) -> Path:
     except ValueError:
         earlier = {}
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**earlier, name: {"step": step, **found}}, indent=2) + "\n", encoding="utf-8")
-    partial.rename(path)
+    with writing("run", path):
+        partial.write_text(json.dumps({**earlier, name: {"step": step, **found}}, indent=2) + "\n", encoding="utf-8")
+        partial.rename(path)
     return path

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
+from playvirtual.config import check_device
 from playvirtual.cores import cores
 from playvirtual.errors import InputError
 
 
 def resolve(name: str) -> torch.device:
     """`auto` is the GPU where there is one; asking for a GPU that is not there is an error."""
+    check_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda"):
