@@ -120,6 +120,9 @@ def test_field_names_are_unique() -> None:
         ({"log_std_min": 3}, "log_std_min: 3.0 is not allowed"),
         ({"v_max": 10}, "option: 'v_max' is not known"),  # Rainbow's
         ({"strides": (2, 1)}, "channels, filters, strides"),
+        ({"capacity": 8}, "capacity: 8 is not allowed; allowed: 9 or more, for the 6 steps that a batch looks ahead"),
+        ({"min_size": 6}, "min_size: 6 is not allowed; allowed: more than 6"),
+        ({"steps": 1_998}, "steps: 1998 is not allowed; allowed: 1999 or more"),  # 2 frames per agent step
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

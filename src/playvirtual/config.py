@@ -207,6 +207,12 @@ class Config:
         return self.environment.action_repeat if self.step_unit == "environment" else 1
 
     @property
+    def first_update(self) -> float:
+        """The agent steps taken when the first update is made; infinite without updates."""
+        rate = self.agent.updates_per_step
+        return self.replay.min_size - 1 + (math.ceil(1 / rate - 1e-9) if rate else math.inf)
+
+    @property
     def agent_steps(self) -> int:
         """The whole agent steps that reach `steps`."""
         return -(-self.steps // self.unit)
@@ -318,7 +324,7 @@ def check_device(name: str) -> None:
 
 def _validate_replay(config: Config) -> None:
     """There is something to draw at the first update, and room for it later."""
-    span = max(config.objective.K, config.agent.n_step) if isinstance(config.agent, RainbowConfig) else 1
+    span = max(config.objective.K, config.agent.n_step if isinstance(config.agent, RainbowConfig) else 1)
     if config.replay.min_size <= span:
         raise InputError(
             f"min_size: {config.replay.min_size} is not allowed; allowed: more than {span}, "
@@ -326,7 +332,10 @@ def _validate_replay(config: Config) -> None:
         )
     room = span + config.environment.frame_stack
     if config.replay.capacity < room:
-        raise InputError(f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more")
+        raise InputError(
+            f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
+            f"batch looks ahead and the {config.environment.frame_stack} frames of an observation"
+        )
 
 
 def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
