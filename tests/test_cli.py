@@ -157,6 +157,17 @@ def test_bad_input_about_a_run_is_one_line(
     assert "Traceback" not in err
 
 
+def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "toy/catch", "--latent", "2000000000", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("playvirtual: error: memory: ")
+    assert "can't allocate memory" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_film_that_cannot_be_written_is_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exported = trained.parent / "agent"
     assert main(["export", str(trained), "--out", str(exported)]) == 0

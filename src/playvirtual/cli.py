@@ -10,7 +10,7 @@ from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config
-from playvirtual.errors import InputError, Interrupted, RunError, unknown, writing
+from playvirtual.errors import InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
 
@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("playvirtual: interrupted", file=sys.stderr)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if (line := out_of_memory(error)) is None:
+            raise
+        print(f"playvirtual: error: {line}", file=sys.stderr)
+        return 1
 
 
 def _parser(words: Sequence[str]) -> Parser:

@@ -24,6 +24,7 @@ METHODS = (
 )
 PRESETS = ("paper", "reference")
 MOST_BETA = 0.999999  # Adam divides by 1 − β^t
+MOST = 2**31 - 1  # of every whole number: more does not fit where 32 bits count
 
 
 def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:
@@ -176,13 +177,13 @@ class Config:
     task: str = option("what to learn; see `playvirtual list tasks`")
     method: str = option("a row of the paper's tables; see `playvirtual list methods`")
     preset: str = option("paper: the text's values; reference: the released code's where the two disagree")
-    seed: int = option("decides everything that is random", low=0, high=2**31 - 1)
+    seed: int = option("decides everything that is random", low=0, high=MOST)
     steps: int = option("length of the run, in step_unit", low=1)
     step_unit: Literal["agent", "environment"] = option(
         "what steps, schedules and evaluation intervals count: agent steps, or environment frames"
     )
     device: str = option("auto, cpu, cuda or cuda:N")
-    threads: int = option("CPU threads of the networks; 0: PyTorch's choice", low=0)
+    threads: int = option("CPU threads of the networks; 0: PyTorch's choice", low=0, high=1024)
     capture: Literal["off", "graph", "compile"] = option(
         "on a GPU, replay each update as one CUDA graph, compiled or not; the CPU always runs it step by step"
     )
@@ -287,14 +288,15 @@ def validated(config: Config) -> Config:
             lowest = 1 if isinstance(value, tuple) else low
             if not math.isfinite(number) or (lowest is not None and number < lowest):
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
-            if high is not None and number > high:
-                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, high)}")
+            highest = MOST if high is None and isinstance(number, int) else high
+            if highest is not None and number > highest:
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, highest)}")
     if config.method not in METHODS:
         raise unknown("method", config.method, METHODS)
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
     check_device(config.device)
-    if not re.fullmatch(r"\d+(\.\d+)?A|\d+", config.objective.M):
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?A|\d{1,9}", config.objective.M):
         raise InputError(
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "
             "number of actions such as 2A"

@@ -48,3 +48,13 @@ def writing(field: str, path: Path) -> Iterator[None]:
         raise InputError(
             f"{field}: {str(path)!r} cannot be written: {reason}; allowed: where files can be made"
         ) from None
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """One line if what failed is that something did not fit into memory, Python's, NumPy's or PyTorch's."""
+    signs = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    text = str(error)
+    if not isinstance(error, MemoryError) and not any(sign in text for sign in signs):
+        return None
+    reason = (text.splitlines() or [type(error).__name__])[0]
+    return f"memory: {reason}; what decides it: batch_size, K, M, the sizes of networks and pictures, capacity, lanes"
