@@ -6,7 +6,7 @@ WORKERS ?= auto
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dmc,tensorboard,video,ray,dev
+EXTRAS := dmc,tensorboard,video,ray,sb3,dev
 INSTALLED := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 RENDERING := $(VENV)/.rendering

@@ -22,6 +22,7 @@ from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.loop import Training
 from playvirtual.training.mirrors import Mirrors
 from playvirtual.training.progress import Silent
+from playvirtual.training.restore import load
 from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.session import Session
 
@@ -83,16 +84,15 @@ def measure(game: str, folder: Path) -> None:
     began = time.monotonic()
     session._save()
     anew = time.monotonic() - began
-    again = Session(Training(config), run, Silent(), Interrupts(), Mirrors(()))
+    again = Training(config)
     began = time.monotonic()
-    checkpoint.verify(checkpoint.newest(run.path))
-    again._load(checkpoint.newest(run.path))
+    load(again, checkpoint.newest(run.path))
     back = time.monotonic() - began
-    assert again.training.replay.frames.equal(training.replay.frames)
+    assert again.replay.frames.equal(training.replay.frames)
     size, seconds = f"{sizes[-1] / 1e6:.0f} MB | {frames / 1e6:.1f} MB", (stalls[0], anew, back)
     print(f"| {game} | {size} | {' | '.join(f'{s:.2f} s' for s in seconds)} |", flush=True)
     training.close()
-    again.training.close()
+    again.close()
 
 
 def main() -> None:

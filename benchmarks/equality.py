@@ -28,7 +28,8 @@ from torch import Tensor
 from variants import Outcome, Repeated, Variant, compute, missing, repeated
 
 from playvirtual.errors import InputError
-from playvirtual.training.devices import machine, resolve
+from playvirtual.training.devices import resolve
+from playvirtual.training.machine import machine
 
 TASKS = {"cuda": ("atari/pong", "dmc/cartpole-swingup"), "cpu": ("toy/catch", "toy/reach")}
 REFERENCE = Variant("eager fp64", "fp64")

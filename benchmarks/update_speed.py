@@ -29,8 +29,9 @@ from playvirtual.method import kernels
 from playvirtual.presets import build
 from playvirtual.training.bench import REPEATS, Measurement, measure, prepare
 from playvirtual.training.bench_table import rate
-from playvirtual.training.devices import machine, resolve
+from playvirtual.training.devices import resolve
 from playvirtual.training.loop import Training
+from playvirtual.training.machine import machine
 
 # Dense tensor-core peaks in FLOP/s by the first word that fits the device's name; NVIDIA's H200 data sheet.
 PEAKS = {"H200": {"bf16": 989e12, "tf32": 495e12, "fp32": 67e12}}

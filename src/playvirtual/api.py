@@ -14,11 +14,11 @@ from playvirtual.presets import build
 from playvirtual.training import bench as benchmark
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
-from playvirtual.training.devices import resolve
+from playvirtual.training.devices import resolve, set_arithmetic
 from playvirtual.training.evaluate import Watcher
 from playvirtual.training.evaluate import evaluate as play_episodes
 from playvirtual.training.factory import Agent, make_agent
-from playvirtual.training.loop import greedy
+from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
 from playvirtual.training.run_folder import RunFolder, default_path
@@ -59,11 +59,16 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
 
 
 def load(path: str | Path, device: str = "auto") -> Agent:
-    """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment."""
+    """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
+
+    From then on this process computes in the run's precision and, on the CPU, with its number of threads.
+    """
     folder = RunFolder.open(path)
+    config, chosen = folder.config(), resolve(device)
     weights, record, actions = checkpoint.read_agent(_agent_folder(folder))
     c, h, w = record["observation_shape"]
-    agent = make_agent(folder.config(), (c, h, w), actions, resolve(device), seed=0)
+    set_arithmetic(config, chosen)
+    agent = make_agent(config, (c, h, w), actions, chosen, seed=0)
     agent.load_weights(weights)
     return agent
 
@@ -101,7 +106,7 @@ def evaluate(
     config = with_values(RunFolder.open(path).config(), {k: v for k, v in given.items() if v is not None})
     agent = load(path, device)
     acting = Acting(agent, capture=config.capture != "off")
-    policy = greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, 1]))
+    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, 1]))
     with torch.no_grad():
         return play_episodes(
             policy,

@@ -136,7 +136,8 @@ def _first_config(words: Sequence[str]) -> Any:
 def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.study import grids
     from playvirtual.study.sweep import sweep
-    from playvirtual.study.sweep_display import display, outcome, plan
+    from playvirtual.study.sweep_display import display, outcome
+    from playvirtual.study.sweep_plan import plan
 
     if options.engine not in ENGINES:
         raise unknown("engine", options.engine, ENGINES)

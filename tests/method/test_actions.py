@@ -15,8 +15,26 @@ def test_what_people_have_is_understood() -> None:
     assert action_space(spaces.Discrete(3)) == DiscreteActions(3)
     box = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
     assert action_space(box) == BoxActions((-1.0, 0.0), (1.0, 2.0))
-    with pytest.raises(TypeError, match="is not a number of actions"):
-        action_space("left")
+    assert action_space(np.int64(4)) == DiscreteActions(4)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        "left",
+        0,
+        4.0,
+        spaces.Discrete(4, start=3),
+        spaces.MultiBinary(5),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Box(-1.0, 1.0, (2, 2)),
+        spaces.Box(-np.inf, np.inf, (2,)),
+        spaces.Box(np.float32(0), np.float32(np.inf), (1,)),
+    ],
+)
+def test_what_nothing_can_be_drawn_from_is_refused(space: object) -> None:
+    with pytest.raises(TypeError, match=r"^actions: .* is not known; allowed: a number of actions, a discrete space"):
+        action_space(space)
 
 
 def test_uniform_discrete_actions_are_uniform() -> None:

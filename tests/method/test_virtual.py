@@ -202,6 +202,20 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
     assert all(reached) if update_forward else not any(reached)
 
 
+def test_a_forward_model_whose_parameters_are_unknown_cannot_be_left_alone() -> None:
+    linear = nn.Linear(1, 1)
+    space = BoxActions((-1.0,), (1.0,))
+    with pytest.raises(TypeError, match=r"^model: .*lambda.* is no nn.Module"):
+        pv.VirtualTrajectories(
+            forward=lambda z, a: linear(z) + a,
+            backward=subtract,
+            actions=space,
+            horizon=2,
+            copies=1,
+            update_forward=False,
+        )
+
+
 def test_detached_forward_model_computes_the_same_loss_and_encoder_gradient() -> None:
     torch.manual_seed(0)
     actions = DiscreteActions(3)

@@ -76,6 +76,92 @@ def test_ablations_are_set_beside_the_papers_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "tables" / "ablation-warmup.csv").exists()
 
 
+def two_presets(root: Path) -> None:
+    """Of the paper's preset SPR and PlayVirtual, of the reference's PlayVirtual-ND and PlayVirtual, two seeds each."""
+    for seed in (1, 2):
+        for preset, method, score in [
+            ("paper", "spr", 400.0),
+            ("paper", "playvirtual", 500.0),
+            ("reference", "playvirtual-nd", 600.0),
+            ("reference", "playvirtual", 700.0),
+        ]:
+            write_run(root / f"{preset}-{method}-{seed}", "dmc/cheetah-run", method, seed, score, preset=preset)
+
+
+def test_an_ablation_never_mixes_presets(tmp_path: Path) -> None:
+    two_presets(tmp_path)
+    report([tmp_path], tmp_path / "out")
+    tables = tmp_path / "out" / "tables"
+    assert not (tables / "ablation-no-dm-update.csv").exists()  # the paper's preset has no PlayVirtual-ND
+    rows = (tables / "ablation-no-dm-update-reference.csv").read_text().splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [
+        ["Baseline", "—"],
+        ["PlayVirtual-ND", "600.0"],
+        ["PlayVirtual", "700.0"],
+    ]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "The cycle loss with and without training the dynamics model (preset reference)" in page
+
+
+def test_every_preset_has_an_ablation_table_of_its_own(tmp_path: Path) -> None:
+    two_presets(tmp_path)
+    for seed in (1, 2):
+        write_run(tmp_path / f"nd-{seed}", "dmc/cheetah-run", "playvirtual-nd", seed, 450.0)
+    report([tmp_path], tmp_path / "out")
+    tables = tmp_path / "out" / "tables"
+    paper = (tables / "ablation-no-dm-update.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in paper[1:]] == ["400.0", "450.0", "500.0"]
+    reference = (tables / "ablation-no-dm-update-reference.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in reference[1:]] == ["—", "600.0", "700.0"]
+    page = (tmp_path / "out" / "index.html").read_text()
+    title = "The cycle loss with and without training the dynamics model"
+    assert [page.count(f"{title} (preset {name})") for name in ("paper", "reference")] == [1, 1]
+
+
+def test_one_preset_alone_is_named_only_where_it_is_not_the_default(tmp_path: Path) -> None:
+    for preset in ("paper", "reference"):
+        for method in ("spr", "playvirtual", "playvirtual-nd"):
+            write_run(tmp_path / preset / method, "dmc/cheetah-run", method, 1, 500.0, preset=preset)
+    title = "The cycle loss with and without training the dynamics model"
+    default = report([tmp_path / "paper"], tmp_path / "a").page.read_text()
+    assert title in default
+    assert f"{title} (" not in default
+    assert f"{title} (preset reference)" in report([tmp_path / "reference"], tmp_path / "b").page.read_text()
+
+
+def test_methods_are_compared_within_a_preset_and_presets_within_a_method(tmp_path: Path) -> None:
+    two_presets(tmp_path)
+    write_run(tmp_path / "s", "dmc/cheetah-run", "spr", 1, 650.0, preset="reference")
+    page = report([tmp_path], tmp_path / "out").page.read_text()
+    rows = (tmp_path / "out" / "tables" / "dmc-improvement.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [
+        "playvirtual over spr",
+        "playvirtual (reference) over spr (reference)",
+        "playvirtual-nd (reference) over spr (reference)",
+        "playvirtual-nd (reference) over playvirtual (reference)",
+        "playvirtual (reference) over playvirtual",
+        "spr (reference) over spr",
+    ]
+    assert "DMControl-100k: playvirtual is better than spr;" in page
+    assert "playvirtual is better than spr (reference)" not in page
+
+
+def test_time_is_divided_by_that_of_spr_under_the_same_preset(tmp_path: Path) -> None:
+    two_presets(tmp_path)
+    write_run(tmp_path / "s", "dmc/cheetah-run", "spr", 1, 650.0, preset="reference")
+    (tmp_path / "s" / "timing.jsonl").write_text('{"step": 100000, "seconds": 30.0}\n')
+    report([tmp_path], tmp_path / "out")
+    rows = (tmp_path / "out" / "tables" / "dmc-time.csv").read_text().splitlines()
+    ratios = {row.split(",")[0]: row.split(",")[-2] for row in rows[1:]}
+    assert ratios == {
+        "spr": "1.00",
+        "spr (reference)": "1.00",
+        "playvirtual": "1.00",
+        "playvirtual (reference)": "2.00",
+        "playvirtual-nd (reference)": "2.00",
+    }
+
+
 def test_mixed_configurations_are_kept_apart_and_doubles_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "toy/catch", "spr", 1, 0.1)
     write_run(tmp_path / "b", "toy/catch", "spr", 1, 0.2, learning_rate=0.5)

@@ -1,6 +1,7 @@
 """On a GPU: captured acting is eager acting, staged writes arrive whole, and a run can be resumed."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 import playvirtual as pv
 from playvirtual.replay import Priorities, Replay
 from playvirtual.replay.writer import SLOTS
-from playvirtual.training import checkpoint
+from playvirtual.training import checkpoint, frames
 from playvirtual.training.acting import Acting
 from playvirtual.training.capture import WARM_UPS
-from playvirtual.training.loop import Training
-from playvirtual.training.pack import unpack
+from playvirtual.training.loop import Training, device_of
+from playvirtual.training.pack import pack, unpack
 from tests.replay.storing import store
 from tests.training.test_acting import TASKS
 from tests.training.test_resume import interrupted
@@ -160,3 +161,28 @@ def test_captured_updates_step_by_the_fused_kernels(task: str, options: dict[str
     agent: Any = training.agent
     descents = [agent._descent] if task == "toy/catch" else list(agent._descents.values())
     assert all(descent._fused is not None and descent._fused.fits() for descent in descents)
+
+
+@pytest.mark.parametrize(("task", "options"), TASKS)
+@pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_training_goes_on_on_another_kind_of_device(
+    task: str, options: dict[str, Any], first: str, then: str
+) -> None:
+    configs = [pv.build(task, **{**options, **CUDA, "device": device}) for device in (first, then)]
+    with closing(Training(configs[0])) as one, closing(Training(configs[1])) as other:
+        while one.step < 60:
+            one.advance()
+        state = unpack(*pack(one.state_dict()))
+        assert device_of(state) == first
+        other.load_state_dict(state)
+        stored = dict(frames.files(one.replay))
+        frames.restore(other.replay, lambda name: stored[name]())
+        assert other.rejoin(state)
+        assert torch.equal(other.replay.frames.cpu(), one.replay.frames.cpu())
+        for name, value in one.agent.weights().items():
+            assert torch.equal(other.agent.weights()[name].cpu(), value.cpu()), name
+        updates = other.learner.updates
+        while other.step < 80:
+            other.advance()
+        assert other.learner.updates > updates
+        assert other.learner.watch.found() is None

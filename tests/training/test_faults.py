@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.training import checkpoint
 from playvirtual.training.lock import locked
+from playvirtual.training.session import Session
 from playvirtual.training.session import run as run_session
 
 CATCH: dict[str, Any] = {
@@ -124,13 +126,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert lines[1].endswith("going on at step 80")
     kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000000120", "step-000000160"]
-
-
-def test_when_every_checkpoint_is_damaged_the_run_starts_again(whole: Path, tmp_path: Path) -> None:
-    stopped(tmp_path / "run", 89)
-    for path in checkpoint.complete(tmp_path / "run"):
-        flip(path / "state.safetensors")
-    finish_and_compare(tmp_path / "run", whole)
 
 
 def test_a_vanished_run_folder_stays_vanished(tmp_path: Path) -> None:
@@ -301,6 +296,31 @@ def test_sigterm_leaves_a_checkpoint_and_the_command_to_go_on(tmp_path: Path) ->
         f"playvirtual: stopped by SIGTERM; to go on: playvirtual train --resume {tmp_path / 'run'}"
     )
     checkpoint.verify(checkpoint.newest(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("line", range(12))
+def test_wherever_in_a_step_a_signal_comes_what_it_stops_is_saved(line: int, tmp_path: Path) -> None:
+    """SIGTERM before the so-manieth line of the loop that runs once 5 steps are done; 8 or so make a plain step."""
+    passed: list[int] = []
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        training = frame.f_locals.get("training")
+        if event == "line" and training is not None and training.step >= 5:
+            passed.append(training.step)
+            if len(passed) == line + 1:
+                signal.raise_signal(signal.SIGTERM)
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: count if frame.f_code is Session.run.__code__ else None)
+    try:
+        with pytest.raises(pv.Interrupted):
+            pv.train("toy/catch", run_dir=tmp_path / "run", quiet=True, **{**CATCH, "checkpoint_every": 0})
+    finally:
+        sys.settrace(before)
+    newest = checkpoint.newest(tmp_path / "run")
+    assert newest.name == f"step-{passed[-1]:09d}"
+    assert passed[-1] - passed[line] in (0, 1)
 
 
 def test_a_second_signal_exits_at_once() -> None:

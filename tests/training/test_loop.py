@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import playvirtual as pv
-from playvirtual.training import checkpoint
+from playvirtual.training import checkpoint, frames
 from playvirtual.training.loop import Training
-from playvirtual.training.pack import pack
+from playvirtual.training.pack import pack, unpack
 from playvirtual.training.run_folder import RunFolder
 
 QUICK: dict[str, Any] = {
@@ -190,3 +190,26 @@ def test_playing_while_learning_changes_nothing(task: str, options: dict[str, An
         assert ends[0].keys() == other.keys()
         for name, tensor in ends[0].items():
             assert torch.equal(tensor, other[name]), name
+
+
+def test_asking_for_the_state_changes_nothing_and_gives_it_all_back() -> None:
+    """After 50 frames, 13 steps, toy/reach's time limit leaves a frame that is stored with the next step."""
+    config = pv.build("toy/reach", device="cpu", batch_size=8, min_size=60, steps=2000)
+    with closing(Training(config)) as training, closing(Training(config)) as other:
+        while training.episode == 1:
+            training.advance()
+        assert training.replay.head == 13
+        tree, tensors = pack(training.state_dict())
+        assert training.replay.head == 13
+        state = unpack(tree, tensors)
+        other.load_state_dict(state)
+        pictures = dict(frames.files(training.replay))
+        frames.restore(other.replay, lambda name: pictures[name]())
+        assert other.rejoin(state)
+        for each in (training, other):
+            while each.step < 70:
+                each.advance()
+            assert each.replay.head == 70 + 5  # the frames that five time limits left
+        ends = [pack(each.state_dict())[1] for each in (training, other)]
+        assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+        assert torch.equal(training.replay.frames, other.replay.frames)

@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.training.mirrors import KINDS, find_spec, parse
+from playvirtual.training.run_folder import RunFolder
 
 CATCH: dict[str, Any] = {
     "device": "cpu",
@@ -40,8 +42,8 @@ def test_a_missing_package_is_named(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def killed_and_resumed(path: Path, log: str) -> None:
-    """A run whose newest checkpoint lies 17 steps behind what its mirrors have been told."""
+def killed_and_resumed(path: Path, log: str, at: int = 92) -> None:
+    """A run whose newest checkpoint, if it has one, lies 17 steps behind what its mirrors have been told."""
     from playvirtual.training.session import run
 
     class Dies:
@@ -49,7 +51,7 @@ def killed_and_resumed(path: Path, log: str) -> None:
             pass
 
         def step(self, done: int, note: str) -> None:
-            if done == 92:
+            if done == at:
                 raise ConnectionError  # anything that no one expected
 
         def close(self) -> None:
@@ -58,7 +60,7 @@ def killed_and_resumed(path: Path, log: str) -> None:
     config = pv.build("toy/catch", **{k: v for k, v in CATCH.items() if k != "quiet"})
     with pytest.raises(ConnectionError):
         run(config, path, Dies(), log=parse(log))
-    assert json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 90
+    assert json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == at // 10 * 10
     pv.resume(path, log=log, quiet=True)
 
 
@@ -67,11 +69,12 @@ def told(path: Path, name: str, key: str) -> list[tuple[int, float]]:
     return [(line["step"], line[key]) for line in lines if line.get(key) is not None]
 
 
-def test_tensorboard_shows_every_point_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [92, 21], ids=["killed", "killed before its first checkpoint"])
+def test_tensorboard_shows_every_point_once(at: int, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    killed_and_resumed(tmp_path / "run", "tensorboard")
+    killed_and_resumed(tmp_path / "run", "tensorboard", at)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     for tag, journal, key in (
@@ -105,3 +108,68 @@ def test_mirrors_leave_the_run_as_it_is(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+# A package of wandb's shape that stops working where FAILS says, as the real one does without a network or a login.
+BROKEN = """
+import os
+
+class UsageError(Exception):
+    pass
+
+def fail(where):
+    if os.environ["FAILS"] == where:
+        raise UsageError("no API key\\nconfigured")
+
+class Run:
+    told = 0
+
+    def define_metric(self, *args, **kwargs):
+        pass
+
+    def log(self, values):
+        Run.told += 1
+        if Run.told == 3:
+            fail("log")
+
+    def finish(self):
+        fail("finish")
+
+def init(**kwargs):
+    fail("init")
+    return Run()
+"""
+
+
+@pytest.mark.parametrize(("where", "told"), [("init", 0), ("log", 3), ("finish", 26)])
+def test_a_mirror_that_fails_is_named_once_and_the_run_goes_on(
+    where: str, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """24 lines of metrics and times, and two evaluations."""
+    (tmp_path / "packages" / "wandb").mkdir(parents=True)
+    (tmp_path / "packages" / "wandb" / "__init__.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setenv("FAILS", where)
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", log="wandb", **CATCH)
+    assert sys.modules.pop("wandb").Run.told == told
+    assert capsys.readouterr().err.splitlines() == [
+        "playvirtual: wandb failed and shows no more of this run, which does without it (UsageError: no API key "
+        "configured)"
+    ]
+    assert told_steps(run.path) == list(range(10, 121, 10))
+
+
+def test_a_place_that_is_taken_costs_the_mirror_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorboard")
+    config = pv.build("toy/catch", **{k: v for k, v in CATCH.items() if k != "quiet"})
+    RunFolder.create(tmp_path / "run").describe(config)
+    (tmp_path / "run" / "tensorboard").write_text("a file where TensorBoard wants its folder")
+    pv.resume(tmp_path / "run", log="tensorboard", quiet=True)
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("playvirtual: tensorboard failed and shows no more of this run, which does without it (")
+    assert told_steps(tmp_path / "run") == list(range(10, 121, 10))
+
+
+def told_steps(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]

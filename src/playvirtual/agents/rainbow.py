@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.convolution import block_side
+from playvirtual.agents.cycles import cycle_loss, virtual_trajectories
 from playvirtual.agents.descent import Descent, load_adam
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
@@ -18,21 +19,16 @@ from playvirtual.agents.schedule import Schedule
 from playvirtual.agents.targets import follow, target_of
 from playvirtual.config import ObjectiveConfig, RainbowConfig, copies
 from playvirtual.method import (
-    DISTANCES,
     ConvDynamics,
     DenseDynamics,
     DiscreteActions,
-    VirtualTrajectories,
     cosine_distance,
-    endpoint,
     prediction_loss,
     rollout,
     total_objective,
 )
-from playvirtual.replay import Augmentation
+from playvirtual.replay import Augmentation, ImageDraws
 from playvirtual.replay.sequences import Sequences
-
-ImageDraws = tuple[Tensor, Tensor]  # offsets (N, 2), intensity noise (N,)
 
 
 class Draws(NamedTuple):
@@ -77,7 +73,18 @@ class Rainbow:
             self.online["bdm"] = self._dynamics()
         self.online.to(self.device)
         self.target_encoder, self.target_head = target_of(self.encoder), target_of(self.head)
-        self.virtual = self._virtual_trajectories() if self.views else None
+        self.virtual = None
+        if self.views:
+            self.virtual = virtual_trajectories(
+                objective,
+                forward=self.online["dm"],
+                backward=self.online["bdm"],
+                actions=self.actions,
+                copies=self.M,
+                projector=self.head.project,
+                predictor=self.online["predictor"],
+                target_projector=self.target_head.project,
+            )
 
         self.support = torch.linspace(-c.v_max, c.v_max, c.atoms, device=self.device)
         self.optimizer = self._adam()
@@ -105,26 +112,6 @@ class Rainbow:
         if self.config.latent:
             return DenseDynamics(self.config.latent, self.actions, self.config.dynamics_hidden, rescaled=True)
         return ConvDynamics(self.encoder.map_shape[0], self.actions)
-
-    def _virtual_trajectories(self) -> VirtualTrajectories:
-        o = self.objective
-        projected = o.metric == "projection"
-        distance = cosine_distance if projected else DISTANCES[o.latent_distance]
-        return VirtualTrajectories(
-            forward=self.online["dm"],
-            backward=self.online["bdm"],
-            actions=self.actions,
-            horizon=self.K,
-            copies=self.M,
-            projector=self.head.project if projected else None,
-            predictor=self.online["predictor"] if projected else None,
-            target_projector=self.target_head.project if projected else None,
-            distance=distance,
-            constraint=o.constraint,
-            sampling=o.virtual_actions,
-            sigma=o.sigma,
-            update_forward=o.cycle_updates_dm,
-        )
 
     @torch.no_grad()
     def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
@@ -193,7 +180,8 @@ class Rainbow:
         prediction = self.online["predictor"](self.head.project(z_hat.flatten(0, 1))).unflatten(0, (B, K))
         losses["pred"] = prediction_loss(prediction, future, cosine_distance, batch.alive[:, 1:])  # Eq. 2
         if self.virtual is not None:
-            losses["cyc"] = self._cycle_loss(z, z_hat, ahead, home, batch, draws) * batch.alive[:, 0]
+            cyc = cycle_loss(self.virtual, z, home, draws.virtual, ahead, (batch.actions, z_hat))
+            losses["cyc"] = cyc * batch.alive[:, 0]
         return losses
 
     def _targets(self, batch: Sequences, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,17 +206,6 @@ class Rainbow:
         else:
             future, home = self.target_head.project(z_tilde[: B * self.K]), z_tilde[B * self.K :].flatten(1)
         return z_next, future.unflatten(0, (B, self.K)), home.unflatten(0, (B, self.views))
-
-    def _cycle_loss(
-        self, z: Tensor, z_hat: Tensor, ahead: Tensor | None, home: Tensor, batch: Sequences, draws: Draws
-    ) -> Tensor:
-        """Eq. 4 over the virtual trajectories plus, if asked for, along the recorded actions. Returns (B,)."""
-        assert self.virtual is not None
-        loss = self.virtual.loss(z, home[:, : self.M], draws.virtual, ahead)
-        if self.objective.real_cycle:
-            z_cycle = endpoint(self.online["bdm"], z_hat[:, -1], batch.actions.flip(1))  # (B, …): z′_t
-            loss = loss + self.virtual.d(self.virtual.project(z_cycle), home[:, -1])
-        return loss
 
     def mean_objective(self, batch: Sequences, draws: Draws, lambda_cyc: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Eq. 5 as the weighted mean over the batch, and what is recorded of it; a pure function, compiled as one."""

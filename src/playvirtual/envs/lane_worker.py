@@ -7,10 +7,9 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gymnasium import spaces
-
 from playvirtual.config import EnvironmentConfig
 from playvirtual.envs import gl
+from playvirtual.envs.action_spaces import describe
 from playvirtual.envs.protocol import Environment
 from playvirtual.envs.registry import make
 from playvirtual.envs.wire import Array, receive, send
@@ -27,7 +26,8 @@ def main(descriptor: int) -> None:
             try:
                 if environment is None:
                     environment = _build(header)
-                    send(connection, {"frame_shape": environment.frame_shape, **_actions(environment.action_space)})
+                    actions = describe(environment.action_space)
+                    send(connection, {"frame_shape": environment.frame_shape, "actions": actions})
                 else:
                     send(connection, {}, _serve(environment, header, arrays))
             except Exception as error:
@@ -47,13 +47,6 @@ def _build(header: dict[str, Any]) -> Environment:
         gl.accept(*header["backend"])
     config = EnvironmentConfig(**header["config"])
     return make(header["task"], header["lanes"], training=header["training"], config=config, workers=1)
-
-
-def _actions(space: spaces.Space[Any]) -> dict[str, Any]:
-    """An action space in JSON: the number of actions, or the shape of a box from −1 to 1."""
-    if isinstance(space, spaces.Discrete):
-        return {"discrete": int(space.n)}
-    return {"box": space.shape}
 
 
 def _serve(environment: Environment, header: dict[str, Any], arrays: list[Array]) -> list[Array]:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from playvirtual.config import EnvironmentConfig
 from playvirtual.envs import gl
-from playvirtual.envs.protocol import ActionSpace, Frames, Step
+from playvirtual.envs.action_spaces import from_description
+from playvirtual.envs.protocol import Frames, Step
 from playvirtual.envs.wire import Array, receive, send
 from playvirtual.errors import InputError
 
@@ -58,7 +58,7 @@ class ParallelLanes:
             self.close()
             raise
         self.frame_shape: tuple[int, int, int] = tuple(answers[0]["frame_shape"])
-        self.action_space = _space(answers[0])
+        self.action_space = from_description(answers[0]["actions"])
 
     def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Frames:
         frames = np.empty((len(lanes), *self.frame_shape), np.uint8)
@@ -134,9 +134,3 @@ def _lost(worker: _Worker) -> RuntimeError:
         code = "unknown"
     first, last = worker.lanes.start, worker.lanes.stop - 1
     return RuntimeError(f"the process that played lanes {first} to {last} has ended (exit code {code})")
-
-
-def _space(answer: dict[str, Any]) -> ActionSpace:
-    if "discrete" in answer:
-        return spaces.Discrete(answer["discrete"])
-    return spaces.Box(-1.0, 1.0, tuple(answer["box"]), np.float32)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -88,10 +90,12 @@ def action_space(space: Any) -> ActionSpace:
     """Takes what people have: a number of actions, a Gymnasium Discrete or Box, or one of the two above."""
     if isinstance(space, DiscreteActions | BoxActions):
         return space
-    if isinstance(space, int):
-        return DiscreteActions(space)
-    if hasattr(space, "n"):
-        return DiscreteActions(int(space.n))
+    n = space if isinstance(space, Integral) else getattr(space, "n", None)
+    if isinstance(n, Integral) and getattr(space, "shape", ()) == () and getattr(space, "start", 0) == 0 and int(n) > 0:
+        return DiscreteActions(int(n))
     if hasattr(space, "low") and hasattr(space, "high") and len(space.shape) == 1:
-        return BoxActions(tuple(map(float, space.low)), tuple(map(float, space.high)))
-    raise TypeError(f"actions: {space!r} is not a number of actions, a discrete space or a flat box")
+        low, high = tuple(map(float, space.low)), tuple(map(float, space.high))
+        if all(math.isfinite(bound) for bound in low + high):  # between infinite ones nothing can be drawn uniformly
+            return BoxActions(low, high)
+    allowed = "a number of actions, a discrete space that begins with 0, or a flat box with finite bounds"
+    raise TypeError(f"actions: {space!r} is not known; allowed: {allowed}")

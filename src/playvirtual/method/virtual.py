@@ -79,11 +79,11 @@ class Frozen:
     """The same function of (z, a) as `model`; gradients pass through to z but do not reach its parameters."""
 
     def __init__(self, model: Dynamics) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model: {model!r} is no nn.Module; what else may learn in it cannot be known")
         self._model = model
 
     def __call__(self, z: Tensor, a: Tensor) -> Tensor:
-        if not isinstance(self._model, nn.Module):
-            return self._model(z, a)
         detached = {name: p.detach() for name, p in self._model.named_parameters()}
         out: Tensor = functional_call(self._model, detached, (z, a))
         return out
@@ -131,7 +131,8 @@ class VirtualTrajectories(nn.Module):
         self.K, self.M = horizon, copies
         self.d, self.constraint = distance, constraint
         self.sampling, self.sigma = sampling, sigma
-        self.update_forward = update_forward
+        self._frozen_h = None if update_forward else Frozen(forward)
+        self.takes_endpoints = update_forward and constraint == "end"
         self.i_end, self.lambda_max = i_end, lambda_max
 
     def draw(self, z: Tensor, recorded: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -154,8 +155,7 @@ class VirtualTrajectories(nn.Module):
 
         One pass of h for both, each with its own batch statistics, where h can and nothing keeps them apart.
         """
-        apart = not self.update_forward or self.constraint == "every" or virtual.numel() == 0
-        if not apart and hasattr(self.h, "unroll_two_batches"):
+        if self.takes_endpoints and virtual.numel() and hasattr(self.h, "unroll_two_batches"):
             starts = torch.cat([z, z.repeat_interleave(self.M, 0)])
             steps = torch.cat([recorded, virtual.flatten(0, 1)])
             if (unrolled := _unroll(self.h, starts, steps, len(z))) is not None:
@@ -165,12 +165,13 @@ class VirtualTrajectories(nn.Module):
     def loss(self, z: Tensor, target: Tensor, actions: Tensor, ahead: Tensor | None = None) -> Tensor:
         """Eq. 4: L_cyc = 1/M Σ_m d_M(z′_t, z̃_t) along the given actions (B, M, K, …a). Returns (B,).
 
-        `ahead` (B·M, …) is ẑ_{t+K} of the virtual trajectories where it is known already.
+        `ahead` (B·M, …) is ẑ_{t+K} of the trajectories where h has made it already and the module `takes_endpoints`:
+        not if every step counts or if h is not to learn from cycles.
         """
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
-        h = self.h if self.update_forward else Frozen(self.h)
+        h = self._frozen_h or self.h
         z, actions = z.repeat_interleave(M, 0), actions.flatten(0, 1)  # (B·M, …), (B·M, K, …a)
         if self.constraint == "every":
             z_hat, z_cycle = cycle(h, self.b, z, actions)  # (B·M, K, …)

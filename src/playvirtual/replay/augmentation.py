@@ -13,6 +13,8 @@ from playvirtual.replay.blocks import blocks
 if kernels.AVAILABLE:
     from playvirtual.replay import fused_cut
 
+ImageDraws = tuple[Tensor, Tensor]  # offsets (N, 2), intensity noise (N,)
+
 
 def window(images: Tensor, top: Tensor, left: Tensor, size: int, source: Tensor | None = None) -> Tensor:
     """(N, C, H, W) -> (N, C, size, size): one window per image; outside of it the border pixel is repeated.
@@ -62,12 +64,12 @@ class Augmentation:
     scale: float
     block: int = 1  # the results come in `blocks` of this size
 
-    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> ImageDraws:
         """The random numbers for `count` images: offsets (count, 2) and intensity noise (count,)."""
         offsets = torch.randint(2 * self.pad + 1, (count, 2), generator=generator, device=device)
         return offsets, torch.randn(count, generator=generator, device=device)
 
-    def __call__(self, images: Tensor, draws: tuple[Tensor, Tensor], source: Tensor | None = None) -> Tensor:
+    def __call__(self, images: Tensor, draws: ImageDraws, source: Tensor | None = None) -> Tensor:
         """(N, C, H, W) uint8 -> floats; the same shift and intensity for every frame of a stack.
 
         With `source` (V,) there are V results, number v made of images[source[v]].
@@ -86,12 +88,12 @@ class Crop:
     scale: float
     block: int = 1  # the results come in `blocks` of this size
 
-    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> ImageDraws:
         """The random numbers for `count` images: offsets (count, 2) and intensity noise (count,)."""
         offsets = torch.randint(self.image_size - self.size + 1, (count, 2), generator=generator, device=device)
         return offsets, torch.randn(count, generator=generator, device=device)
 
-    def __call__(self, images: Tensor, draws: tuple[Tensor, Tensor], source: Tensor | None = None) -> Tensor:
+    def __call__(self, images: Tensor, draws: ImageDraws, source: Tensor | None = None) -> Tensor:
         """(N, C, H, W) uint8 -> (N, C, size, size) floats; the frames of a stack share crop and intensity.
 
         With `source` (V,) there are V results, number v made of images[source[v]].

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from playvirtual import published
 from playvirtual.config import RainbowConfig, to_dict
 from playvirtual.presets import METHOD_CHANGES, base, build
 from playvirtual.study import statistics as st
+from playvirtual.study.by_preset import by_preset
 from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row
 from playvirtual.study.score_tables import interval
 from playvirtual.study.scores import matrix
@@ -22,18 +24,18 @@ MAIN_METHODS = ("rl", "spr", "playvirtual")
 
 
 def ablation_tables(sections: Sequence[Section]) -> list[Table]:
-    """One table per ablation that has runs, a pair of columns (here, paper) per section."""
+    """One table per ablation and preset that have runs, a pair of columns (here, paper) per section."""
     tables = []
     for experiment in EXPERIMENTS.values():
-        if not any(row.published for row in experiment.rows):
-            continue
-        used = [section for section in sections if _has_runs(experiment, section)]
-        if used:
-            tables.append(_table(experiment, used))
+        if any(row.published for row in experiment.rows):
+            tables += by_preset(sections, partial(_table, experiment, sections))
     return tables
 
 
-def _table(experiment: Experiment, sections: Sequence[Section]) -> Table:
+def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Table | None:
+    sections = [section for section in found if _has_runs(experiment, section, preset)]
+    if not sections:
+        return None
     paper = {(a.study, a.setting): a for a in published.ablations()}
     columns, quiet = ["setting"], set()
     for section in sections:
@@ -45,7 +47,7 @@ def _table(experiment: Experiment, sections: Sequence[Section]) -> Table:
     for row in experiment.rows:
         cells = [row.label]
         for section in sections:
-            cells += _cells(row, section)
+            cells += _cells(row, section, preset)
             if section.suite in ("atari100k", "dmc100k"):
                 entry = paper[row.published] if row.published else None
                 values = (entry.atari100k_median_hns_pct, entry.dmc100k_median_score) if entry else (None, None)
@@ -61,9 +63,9 @@ def _measure(section: Section) -> str:
     return {"atari": "median HNS, %", "dmc": "median score"}.get(section.family, "IQM within range")
 
 
-def _cells(row: Row, section: Section) -> list[str]:
+def _cells(row: Row, section: Section, preset: str) -> list[str]:
     """The row's value in a section and what it stands on."""
-    scores = _scores(row, section)
+    scores = _scores(row, section, preset)
     if not scores:
         return ["—", "—"]
     runs = min(map(len, scores.values()))
@@ -73,11 +75,11 @@ def _cells(row: Row, section: Section) -> list[str]:
     return [interval(st.bootstrap(statistic, values), scale, digits), f"{len(scores)} × {runs}"]
 
 
-def _scores(row: Row, section: Section) -> dict[str, list[float]]:
-    """Task → normalised scores of the runs that are this row."""
+def _scores(row: Row, section: Section, preset: str) -> dict[str, list[float]]:
+    """Task → normalised scores of the runs that are this row under the preset."""
     found: dict[str, list[float]] = {}
     for task in section.tasks:
-        setting = _match(row, task, section)
+        setting = _match(row, task, section, preset)
         if setting is not None and task in section.runs[setting]:
             scaled = section.normalised(task, section.scores(setting, task))
             if scaled is not None:
@@ -85,18 +87,18 @@ def _scores(row: Row, section: Section) -> dict[str, list[float]]:
     return found
 
 
-def _match(row: Row, task: str, section: Section) -> Setting | None:
-    """The setting of the section that the row is on this task."""
+def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None:
+    """The setting of the section that the row is on this task under the preset."""
     discrete = isinstance(base(task).agent, RainbowConfig)
     if row.actions not in ("any", "discrete" if discrete else "continuous"):
         return None
-    own = changes(to_dict(build(task, method=row.method, **row.options)))
+    own = changes(to_dict(build(task, method=row.method, preset=preset, **row.options)))
     fixed = {"steps", *METHOD_CHANGES[row.method]}  # what all runs share does not touch these
     common = {name: value for name, value in section.common.items() if name not in fixed}
     wanted = {name: _plain(value) for name, value in {**common, **own}.items()}
     for setting in section.runs:
         has = {name: _plain(value) for name, value in {**common, **dict(setting.changed)}.items()}
-        if setting.method == row.method and has == wanted:
+        if (setting.method, setting.preset) == (row.method, preset) and has == wanted:
             return setting
     return None
 
@@ -105,9 +107,9 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _has_runs(experiment: Experiment, section: Section) -> bool:
+def _has_runs(experiment: Experiment, section: Section, preset: str) -> bool:
     """Whether the section has runs that are this ablation's own, not only the methods every table has."""
-    present = [row for row in experiment.rows if _scores(row, section)]
+    present = [row for row in experiment.rows if _scores(row, section, preset)]
     own = [row for row in present if row.options or row.method not in MAIN_METHODS]
     if experiment.name == "effectiveness":
         return len(present) >= 3
@@ -115,6 +117,6 @@ def _has_runs(experiment: Experiment, section: Section) -> bool:
         setting.changed or setting.method not in MAIN_METHODS
         for row in own
         for task in section.tasks
-        if (setting := _match(row, task, section)) is not None
+        if (setting := _match(row, task, section, preset)) is not None
     )
     return len(present) >= 2 and departs

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from playvirtual import published
 from playvirtual.config import METHODS
+from playvirtual.study.by_preset import by_preset
 from playvirtual.study.score_tables import with_spread
 from playvirtual.study.sections import Section
+from playvirtual.study.settings import folder_name
 from playvirtual.study.tables import Table
 
 
 def analysis_tables(sections: Sequence[Section]) -> list[Table]:
     """The error of probed dynamics models and the scores on fixed encoders, each beside the paper's numbers."""
-    return [table for table in (_dynamics_table(sections), _frozen_table(sections)) if table is not None]
+    dynamics = _dynamics_table(sections)
+    return [*([dynamics] if dynamics else []), *by_preset(sections, partial(_frozen_table, sections))]
 
 
 def _dynamics_table(sections: Sequence[Section]) -> Table | None:
@@ -38,17 +42,18 @@ def _dynamics_table(sections: Sequence[Section]) -> Table | None:
     return Table("dynamics-mse", "Dynamics models", columns, rows, quiet={4}, note=note) if rows else None
 
 
-def _frozen_table(sections: Sequence[Section]) -> Table | None:
-    rows = []
+def _frozen_table(sections: Sequence[Section], preset: str) -> Table | None:
+    rows, methods = [], {"none": "none", **_methods(preset)}
     for section in sections:
-        lenders = _lenders(section)
+        lenders = _lenders(section, preset)
         for task in section.tasks if lenders else ():
             for name in ("none", *lenders):
                 own = () if name == "none" else (("encoder_from", name),)
-                found = [s for s in section.runs if s.method == "rl" and s.changed == own]
+                wanted = ("rl", preset, own)
+                found = [s for s in section.runs if (s.method, s.preset, s.changed) == wanted]
                 scores = section.scores(found[0], task) if found else []
                 if scores:
-                    printed = _paper("frozen_encoder_score", section, task, name)
+                    printed = _paper("frozen_encoder_score", section, task, methods.get(name, ""))
                     std = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
                     here = with_spread(float(np.mean(scores)), std)
                     paper = "—" if printed is None else with_spread(printed.value, printed.std)
@@ -58,11 +63,17 @@ def _frozen_table(sections: Sequence[Section]) -> Table | None:
     return Table("frozen-encoder", "Scores on fixed encoders", columns, rows, quiet={4}, note=note) if rows else None
 
 
-def _lenders(section: Section) -> list[str]:
-    """The settings whose encoders runs of the section took over and changed nothing else, in the paper's order."""
-    changed = [s.changed for s in section.runs if s.method == "rl" and len(s.changed) == 1]
+def _lenders(section: Section, preset: str) -> list[str]:
+    """The settings whose encoders runs of the preset took over and changed nothing else, in the paper's order."""
+    changed = [s.changed for s in section.runs if (s.method, s.preset) == ("rl", preset) and len(s.changed) == 1]
     found = [str(value) for ((field, value),) in changed if field == "encoder_from"]
-    return sorted(found, key=lambda name: METHODS.index(name) if name in METHODS else len(METHODS))
+    order = list(_methods(preset))
+    return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def _methods(preset: str) -> dict[str, str]:
+    """What the folders of a preset's unchanged methods are called → the method; encoders are named by them."""
+    return {folder_name(method, preset, {}): method for method in METHODS}
 
 
 def _paper(analysis: str, section: Section, task: str, method: str) -> published.Analysis | None:

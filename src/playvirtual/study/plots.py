@@ -72,7 +72,8 @@ class Look:
             taken = set(self.colour.values())
             own = COLOURS.get(setting.method, "#555555")
             self.colour[setting] = own if own not in taken else next(spare)
-            self.dash[setting] = DASHES[number % len(DASHES)] if setting.changed else "-"
+            variant = setting.changed or setting.preset != "paper"
+            self.dash[setting] = DASHES[number % len(DASHES)] if variant else "-"
 
 
 def interval_plot(section: Section, names: dict[str, dict[Setting, Estimate]]) -> Figure:

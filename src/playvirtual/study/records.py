@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.errors import InputError
+from playvirtual.study.probe_results import probed_dynamics_mse
 from playvirtual.study.settings import changes
 
 VIDEO_KINDS = (".mp4", ".gif", ".webm")
@@ -101,22 +102,8 @@ def read(path: Path) -> Record:
         timing={k: float(v) for k, v in timing[-1].items() if isinstance(v, int | float)} if timing else {},
         versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
         videos=tuple(sorted(p for p in (path / "videos").glob("*") if p.suffix in VIDEO_KINDS)),
-        dynamics_mse=_dynamics_mse(path / "probes.json", steps),
+        dynamics_mse=probed_dynamics_mse(path, steps),
     )
-
-
-def _dynamics_mse(path: Path, steps: int) -> float | None:
-    """The dynamics model's error after the run's last step; None where that was not probed."""
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("dynamics")
-        value = float(found["mse"]) if found is not None and int(found["step"]) >= steps else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"probes.json cannot be read ({error}); remove it and probe the run again") from None
-    if value is not None and not math.isfinite(value):
-        raise ValueError("probes.json: the error of the dynamics model is not finite")
-    return value
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

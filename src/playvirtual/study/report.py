@@ -18,11 +18,11 @@ from playvirtual.errors import writing
 from playvirtual.study import completeness, plots, score_tables
 from playvirtual.study.ablation_tables import ablation_tables
 from playvirtual.study.analysis_tables import analysis_tables
-from playvirtual.study.complexity import complexity_table
+from playvirtual.study.complexity_table import complexity_table
+from playvirtual.study.duration import duration
 from playvirtual.study.records import Problem, Record, collect
 from playvirtual.study.sections import Comparison, Section, sections
 from playvirtual.study.settings import setting_name
-from playvirtual.study.sweep_display import duration
 from playvirtual.study.tables import Table
 
 

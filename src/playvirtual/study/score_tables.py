@@ -8,10 +8,10 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.study import statistics as st
+from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.sections import SUITES, Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.statistics import Estimate
-from playvirtual.study.sweep_display import duration
 from playvirtual.study.tables import Table
 
 PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
@@ -97,10 +97,14 @@ def _scope(section: Section) -> str:
 
 
 def pairs(section: Section) -> list[Comparison]:
-    """The probabilities of improvement, each method over the earlier ones, PlayVirtual over SPR first."""
+    """The probabilities of improvement, each method over the earlier ones of its preset, PlayVirtual over SPR first.
+
+    Across presets only a setting over the same one: with another method too, nobody could say what made the difference.
+    """
     settings = section.compared[0]
     found = [(x, y) for n, y in enumerate(settings) for x in settings[n + 1 :]]
-    found.sort(key=lambda pair: (pair[0].name != "playvirtual", pair[1].name != "spr"))
+    found = [(x, y) for x, y in found if x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed)]
+    found.sort(key=lambda p: (p[0].preset != p[1].preset, not _is(p[0], "playvirtual"), not _is(p[1], "spr")))
     compared = []
     for x, y in found[:PAIRS]:
         ours, theirs = section.matrix(x), section.matrix(y)
@@ -131,7 +135,7 @@ def verdict(comparison: Comparison) -> str:
 def time_table(section: Section) -> Table | None:
     """Wall-clock time of a run and where it went."""
     rows = []
-    base = _seconds(section, next((s for s in section.runs if s.name == "spr"), None))
+    bases = {s.preset: _seconds(section, s) for s in section.runs if _is(s, "spr")}
     for setting, tasks in section.runs.items():
         timed = [run for seeds in tasks.values() for run in seeds.values() if run.timing.get("seconds")]
         if not timed:
@@ -140,20 +144,28 @@ def time_table(section: Section) -> Table | None:
         shares = []
         for part in ("environment", "update", "evaluation"):
             shares.append(f"{100 * sum(run.timing.get(part, 0.0) for run in timed) / sum(spent):.0f} %")
-        mine = _seconds(section, setting)
+        mine, base = _seconds(section, setting), bases.get(setting.preset)
         ratio = f"{mine / base:.2f}" if mine and base else "—"
         rate = sum(run.reached for run in timed) / sum(spent)
         one, in_all = duration(float(np.mean(spent))), duration(sum(spent))
         rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, ratio, in_all))
     columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", "time / spr", "in all")
-    note = "Runs that shared a machine slowed each other down. The ratio stands where both have every task."
+    note = (
+        "Runs that shared a machine slowed each other down. The ratio is to SPR under the same preset and stands where "
+        "both have every task."
+    )
     return Table(f"{section.key}-time", f"{section.title}: time", columns, rows, note=note) if rows else None
 
 
-def _seconds(section: Section, setting: Setting | None) -> float | None:
+def _is(setting: Setting, method: str) -> bool:
+    """Whether the setting is the method as its preset has it."""
+    return setting.method == method and not setting.changed
+
+
+def _seconds(section: Section, setting: Setting) -> float | None:
     """Mean over tasks of the mean time of a run."""
-    tasks = section.runs.get(setting, {}) if setting else {}
-    means = [np.mean([run.timing.get("seconds", np.nan) for run in seeds.values()]) for seeds in tasks.values()]
+    runs = section.runs[setting].values()
+    means = [np.mean([run.timing.get("seconds", np.nan) for run in seeds.values()]) for seeds in runs]
     value = float(np.mean(means)) if means and len(means) == len(section.tasks) else float("nan")
     return value if np.isfinite(value) else None
 

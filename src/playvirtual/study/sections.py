@@ -29,11 +29,12 @@ RANGE = "score within the task's range here (0 the lowest run of any setting, 1 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """A method with what was changed in it, apart from what all runs of the section share."""
+    """A method under a preset with what was changed in it, apart from what all runs of the section share."""
 
     rank: int
     name: str
     method: str
+    preset: str
     changed: tuple[tuple[str, Any], ...]
 
 
@@ -185,4 +186,5 @@ def _setting(record: Record, common: dict[str, Any]) -> Setting:
     own = {name: value for name, value in record.changed.items() if name not in common and name != "steps"}
     rank = METHODS.index(record.method) if record.method in METHODS else len(METHODS)
     hashable = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in own.items())
-    return Setting(rank, setting_name(record.method, record.preset, own), record.method, hashable)
+    name = setting_name(record.method, record.preset, own)
+    return Setting(rank, name, record.method, record.preset, hashable)

@@ -1,24 +1,22 @@
-"""What a person sees of a sweep: a live table on a terminal, plain lines elsewhere; and the plan before it starts."""
+"""What a person sees of a sweep while it runs: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from playvirtual.study.duration import duration
 from playvirtual.study.grids import Job
-from playvirtual.study.sweep import Display, Result, sort_out
+from playvirtual.study.last_line import last_line
+from playvirtual.study.sweep import Display, Result
 
-TAIL = 8192  # bytes that surely hold the last line of metrics.jsonl
 PLAIN_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
@@ -118,55 +116,6 @@ class LiveTable:
         return Group(table, *errors, Text(self._count.line(), style="bold"))
 
 
-def plan(jobs: Sequence[Job], workers: int | None) -> str:
-    """The grid as text, what is finished of it, and how long the rest will take as far as that is known."""
-    finished, to_do, unreadable = sort_out(jobs)
-    known = seconds_per_step(finished)
-    rows: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs:
-        rows.setdefault((job.config.task, job.label), []).append(job)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "row", "seeds", "steps", "finished", "run folder", "time of one"):
-        table.add_column(name, no_wrap=True)
-    for (task, label), group in rows.items():
-        rate = known.get(task)
-        done = sum(job in finished for job in group)
-        one = duration(rate * group[0].config.steps) if rate else "unknown"
-        folder = str(group[0].path.parent)
-        steps = f"{group[0].config.steps:,}"
-        table.add_row(Text(task), Text(label), str(len(group)), steps, f"{done}/{len(group)}", Text(folder), one)
-    console = Console(width=200, file=None)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    lines += [f"unreadable: {error}" for error in unreadable.values()]
-    return "\n".join([*lines, "", f"{len(jobs)} runs, {len(finished)} finished; {_estimate(to_do, known, workers)}"])
-
-
-def _estimate(to_do: Sequence[Job], known: dict[str, float], workers: int | None) -> str:
-    if not to_do:
-        return "nothing to do"
-    unknown = sorted({job.config.task for job in to_do if job.config.task not in known})
-    spent = sum(known.get(job.config.task, 0.0) * job.config.steps for job in to_do)
-    at_once = min(workers or 1, len(to_do))
-    text = f"{len(to_do)} to do"
-    if spent:
-        text += f", about {duration(spent / at_once)} with {at_once} at a time, measured from finished runs"
-    if unknown:
-        text += f"; time unknown for {', '.join(unknown)}: no finished run of it here"
-    return text
-
-
-def seconds_per_step(finished: Sequence[Job]) -> dict[str, float]:
-    """Task → mean seconds per step of its finished runs, where they recorded their time."""
-    rates: dict[str, list[float]] = {}
-    for job in finished:
-        line = _last_line(job.path / "timing.jsonl")
-        if line.get("seconds") and line.get("step"):
-            rates.setdefault(job.config.task, []).append(float(line["seconds"]) / float(line["step"]))
-    return {task: sum(values) / len(values) for task, values in rates.items()}
-
-
 def outcome(result: Result, command: str) -> str:
     """What is said at the end: the runs that failed with their last error, and how to go on."""
     lines = [f"failed: {path}: {error}" for path, error in result.failed.items()]
@@ -177,31 +126,6 @@ def outcome(result: Result, command: str) -> str:
     return "\n".join(lines)
 
 
-def duration(seconds: float) -> str:
-    """As in "42 s", "7 min", "3.5 h", "2.1 d"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
-
-
 def _share(job: Job) -> float:
     """How much of the run its metrics show, 0 to 1."""
-    return min(1.0, float(_last_line(job.path / "metrics.jsonl").get("step", 0)) / job.config.steps)
-
-
-def _last_line(path: Path) -> dict[str, Any]:
-    """The last whole JSON line of a file that may be growing, {} if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
-            for line in reversed(file.read().splitlines()):
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                return record if isinstance(record, dict) else {}
-    except OSError:
-        pass
-    return {}
+    return min(1.0, float(last_line(job.path / "metrics.jsonl").get("step", 0)) / job.config.steps)

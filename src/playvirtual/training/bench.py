@@ -19,8 +19,9 @@ from playvirtual.config import Config
 from playvirtual.envs import Environment, Step
 from playvirtual.errors import InputError
 from playvirtual.training.capture import WARM_UPS
-from playvirtual.training.devices import Machine, machine, resolve
+from playvirtual.training.devices import resolve
 from playvirtual.training.loop import Training
+from playvirtual.training.machine import Machine, machine
 from playvirtual.training.profiling import Kernels, profile_updates
 
 FILL = 300  # agent steps of random play in place of min_size, if that is more

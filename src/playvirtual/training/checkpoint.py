@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-from gymnasium import spaces
 from safetensors import SafetensorError
 from torch import Tensor
 
 from playvirtual.cores import share
+from playvirtual.envs.action_spaces import describe, from_description
+from playvirtual.envs.protocol import ActionSpace
 from playvirtual.errors import InputError
-from playvirtual.training.factory import ActionSpace
 from playvirtual.training.pack import from_bytes, to_bytes
 
 KEPT = 2
@@ -31,7 +30,7 @@ def agent_files(
     step: int, weights: Mapping[str, Tensor], observation_shape: tuple[int, ...], actions: ActionSpace
 ) -> dict[str, Content]:
     """What `pv.load` needs: the weights for acting and the shapes they belong to."""
-    record = {"step": step, "observation_shape": list(observation_shape), "actions": _describe(actions)}
+    record = {"step": step, "observation_shape": list(observation_shape), "actions": describe(actions)}
     return {"weights.safetensors": to_bytes(dict(weights)), "agent.json": _text(record)}
 
 
@@ -117,6 +116,8 @@ def read(path: Path, name: str) -> bytes:
         expected = _manifest(path)[name]
     except (FileNotFoundError, KeyError):
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (it is missing)") from None
+    except OSError as error:
+        raise InputError(f"checkpoint: {str(path / name)!r} cannot be read ({error.strerror})") from None
     if hashlib.sha256(data).hexdigest() != expected:
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (its checksum does not match)")
     return data
@@ -132,8 +133,15 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 def read_agent(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], ActionSpace]:
     """(weights, agent.json, action space) of a checkpoint or an export."""
-    record = json.loads(read(path, "agent.json"))
-    return read_tensors(path, "weights.safetensors"), record, _space(record["actions"])
+    record, actions = _agent_record(path)
+    return read_tensors(path, "weights.safetensors"), record, actions
+
+
+def read_shapes(path: Path) -> tuple[tuple[int, int, int], ActionSpace]:
+    """Observation shape and action space of the agent of a checkpoint or an export, its weights unread."""
+    record, actions = _agent_record(path)
+    c, h, w = record["observation_shape"]
+    return (c, h, w), actions
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -183,14 +191,6 @@ def _text(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, indent=2) + "\n").encode()
 
 
-def _describe(space: ActionSpace) -> dict[str, Any]:
-    if isinstance(space, spaces.Discrete):
-        return {"n": int(space.n)}
-    return {"low": space.low.tolist(), "high": space.high.tolist()}
-
-
-def _space(record: Mapping[str, Any]) -> ActionSpace:
-    if "n" in record:
-        return spaces.Discrete(int(record["n"]))
-    low, high = (torch.tensor(record[key]).numpy() for key in ("low", "high"))
-    return spaces.Box(low, high)
+def _agent_record(path: Path) -> tuple[dict[str, Any], ActionSpace]:
+    record = json.loads(read(path, "agent.json"))
+    return record, from_description(record["actions"])

@@ -1,16 +1,10 @@
-"""Which device a run computes on."""
+"""Which device a run computes on, and by which arithmetic."""
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
-
 import torch
 
-from playvirtual.config import check_device
-from playvirtual.cores import cores
+from playvirtual.config import Config, check_device
 from playvirtual.errors import InputError
 
 
@@ -30,44 +24,28 @@ def resolve(name: str) -> torch.device:
     return torch.device(name)
 
 
-def set_precision(name: str) -> None:
-    """Lets matrix products and convolutions use TF32, or not; bf16 is the agent's own business."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
+def set_arithmetic(config: Config, device: torch.device) -> None:
+    """Makes this process compute as the configuration says; whoever lets a run's agent act or learn calls it first.
+
+    Matrix products and convolutions may use TF32, or not; bf16 is the agent's own business.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
+    _threads.use(config.threads if device.type == "cpu" else 0)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a measurement was made on, and when."""
+class _Threads:
+    """How many threads PyTorch's operators use: a run's number, or what they had before any run asked."""
 
-    device: str  # the GPU's or the processor's name
-    torch: str
-    cuda: str | None  # the version PyTorch was built for, where the device is a GPU
-    cores: int
-    threads: int  # of the networks on the CPU
-    date: str
+    def __init__(self) -> None:
+        self._asked = 0  # by the last run; 0: nothing that would have to be taken back
+        self._before = 0
 
-    def __str__(self) -> str:
-        cuda = f" (CUDA {self.cuda})" if self.cuda else ""
-        cores = f"{self.cores} core{'s' * (self.cores > 1)}, {self.threads} thread{'s' * (self.threads > 1)}"
-        return f"{self.device}, torch {self.torch}{cuda}, {cores}, {self.date}"
+    def use(self, count: int) -> None:
+        now = torch.get_num_threads()
+        own = self._before if now == self._asked else now  # another number is a later choice of someone else
+        self._asked, self._before = count, own
+        if (wanted := count or own) != now:
+            torch.set_num_threads(wanted)
 
 
-def machine(device: torch.device) -> Machine:
-    """The machine as it is now, for `device`."""
-    gpu = device.type == "cuda"
-    return Machine(
-        device=torch.cuda.get_device_name(device) if gpu else _processor(),
-        torch=torch.__version__,
-        cuda=torch.version.cuda if gpu else None,
-        cores=cores(),
-        threads=torch.get_num_threads(),
-        date=date.today().isoformat(),
-    )
-
-
-def _processor() -> str:
-    """The processor's own name, where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+_threads = _Threads()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from gymnasium import spaces
 
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.config import Config, RainbowConfig
+from playvirtual.envs.protocol import ActionSpace
 
 Agent = Rainbow | Sac
-ActionSpace = spaces.Discrete[np.int64] | spaces.Box
 
 
 def make_agent(

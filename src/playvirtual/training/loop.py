@@ -21,7 +21,7 @@ from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
 from playvirtual.training.acting import Acting, Answer
-from playvirtual.training.devices import resolve, set_precision
+from playvirtual.training.devices import resolve, set_arithmetic
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import make_agent
 from playvirtual.training.learner import Learner
@@ -36,10 +36,8 @@ class Training:
         self.config = config
         if config.encoder_from:
             check_source(config)
-        device = resolve(config.device)
-        if device.type == "cpu" and config.threads:
-            torch.set_num_threads(config.threads)
-        set_precision(config.precision)
+        self.device = device = resolve(config.device)
+        set_arithmetic(config, device)
         seeds = np.random.SeedSequence(config.seed).generate_state(3)
         self.random = np.random.default_rng(int(seeds[0]))  # random play before learning starts
         self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
@@ -219,11 +217,10 @@ class Training:
     def policy(self) -> Policy:
         """The agent as it is evaluated at this step."""
         random = np.random.default_rng([self.config.seed, self.counted])
-        return greedy(self._exploit, self.config.evaluation.epsilon, random)
+        return epsilon_greedy(self._exploit, self.config.evaluation.epsilon, random)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, but the replay's frames."""
-        self._close_episode()  # now, not at the next step: the frame it stores is in no other part of the state
+        """Everything that the next step depends on, but the replay's frames; asking for it changes nothing."""
         actions = np.stack(self._actions) if self._actions else np.zeros(0)
         return {
             "step": self.step,
@@ -232,7 +229,9 @@ class Training:
             "last_return": self.last_return,
             "actions": torch.from_numpy(actions),
             "observation": torch.from_numpy(self.stack.observations.copy()),
+            "last": None if self._last is None else torch.from_numpy(self._last.copy()),
             "random": self.random.bit_generator.state,
+            "device": self.device.type,
             "generator": self.generator.get_state(),
             "agent": self.agent.state_dict(),
             "learner": self.learner.state_dict(),
@@ -243,10 +242,20 @@ class Training:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave but the game; `rejoin` it once the replay has its frames back."""
         self.step, self.finished, self.last_return = state["step"], state["finished"], state["last_return"]
+        last = state.get("last")  # checkpoints of before there was this entry have the frame in their replay
+        self._last = None if last is None else last.numpy()
         self.random.bit_generator.state = state["random"]
-        self.generator.set_state(state["generator"])
+        self._resume_draws(state)
         for name in ("agent", "learner", "source", "replay"):
             getattr(self, name).load_state_dict(state[name])
+
+    def _resume_draws(self, state: Mapping[str, Any]) -> None:
+        """Draws on as before or, on another kind of device, whose generators are others, from a seed of this step."""
+        if device_of(state) == self.device.type:
+            self.generator.set_state(state["generator"])
+        else:
+            seeds = np.random.SeedSequence([self.config.seed, self.step, 0xDE71CE]).generate_state(1)
+            self.generator.manual_seed(int(seeds[0]))
 
     def rejoin(self, state: Mapping[str, Any]) -> bool:
         """Plays the game up to where it was: seed and actions decide it, so no emulator state is kept.
@@ -261,6 +270,7 @@ class Training:
         observation: npt.NDArray[np.uint8] = state["observation"].numpy()
         if np.array_equal(self.stack.observations, observation):
             return True
+        self._close_episode()
         self.replay.close(observation[0, -self.env.frame_shape[0] :])
         self.source.follow()
         self._frame = self._begin()
@@ -276,7 +286,14 @@ class Training:
         return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
 
 
-def greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
+def device_of(state: Mapping[str, Any]) -> str:
+    """The kind of device that a training's state was made on."""
+    # Checkpoints of before there was this entry: a GPU's generator has 16 bytes of state, the CPU's thousands.
+    kind: str = state.get("device") or ("cuda" if len(state["generator"]) == 16 else "cpu")
+    return kind
+
+
+def epsilon_greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
     """The agent as `act` has it; with chance ε a discrete action is replaced by a random one."""
     space = act.agent.actions
 

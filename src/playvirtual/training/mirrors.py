@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from playvirtual.config import Config, to_dict
 from playvirtual.errors import InputError, unknown
+from playvirtual.training.progress import say
 
 KINDS = ("tensorboard", "wandb")
 
@@ -33,28 +35,42 @@ def parse(text: str) -> tuple[str, ...]:
 
 
 class Mirrors:
-    """All mirrors of a run; none by default."""
+    """All mirrors of a run; none by default. One that fails, in whatever way, is named and given up."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = parse(",".join(names))
-        self._mirrors: list[Mirror] = []
+        self._mirrors: dict[str, Mirror] = {}
 
     def open(self, run: Path, config: Config, step: int) -> None:
         """Starts them for a run that has done `step` steps; what they showed beyond that is taken back."""
         makers: dict[str, Callable[[Path, Config, int], Mirror]]
         makers = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-        self._mirrors = [makers[name](run, config, step) for name in self.names]
+        for name in self.names:
+            with self._giving_up(name):
+                self._mirrors[name] = makers[name](run, config, step)
 
     def write(self, group: str, line: Mapping[str, Any]) -> None:
         """Shows the numbers of one line of a journal, as group/name at the line's step."""
         if self._mirrors:
             values = dict(_numbers(group, {k: v for k, v in line.items() if k != "step"}))
-            for mirror in self._mirrors:
-                mirror.write(values, line["step"])
+            for name, mirror in list(self._mirrors.items()):
+                with self._giving_up(name):
+                    mirror.write(values, line["step"])
 
     def close(self) -> None:
-        for mirror in self._mirrors:
-            mirror.close()
+        for name, mirror in list(self._mirrors.items()):
+            with self._giving_up(name):
+                mirror.close()
+
+    @contextmanager
+    def _giving_up(self, name: str) -> Iterator[None]:
+        """Turns any failure of a mirror, which is someone else's program, into one line, and goes on without it."""
+        try:
+            yield
+        except Exception as error:
+            self._mirrors.pop(name, None)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            say(f"{name} failed and shows no more of this run, which does without it ({reason})")
 
 
 class TensorBoard:
@@ -64,7 +80,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         # Events of later steps, written before the run was killed, are dropped by the reader.
-        self._writer = SummaryWriter(run / "tensorboard", purge_step=step + 1 if step else None)
+        self._writer = SummaryWriter(run / "tensorboard", purge_step=step + 1)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

@@ -108,39 +108,66 @@ class RunFolder:
                 sync(file)
         return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
 
-    def rewind(self, positions: Mapping[str, int], evaluated: int) -> None:
-        """Takes the journals back to those positions, but keeps the whole evaluation of step `evaluated`.
+    def rewind(self, positions: Mapping[str, int], step: int) -> list[str]:
+        """Takes the journals back to the positions of a checkpoint, but keeps the whole evaluation of its `step`.
 
-        An evaluation follows from its checkpoint alone: if its line is there, it need not be played again.
+        An evaluation follows from its checkpoint alone: if its line is there, it need not be played again. A journal
+        that is not what the checkpoint was made beside keeps its whole lines; the answer says so, in a line each.
         """
-        for name in JOURNALS:
-            file, size = self.path / f"{name}.jsonl", positions.get(name, 0)
-            if (file.stat().st_size if file.exists() else 0) < size:
-                raise InputError(
-                    f"run: {str(file)!r} is shorter than its checkpoint says; allowed: the file as written"
-                )
-            if not file.exists():
-                continue
-            if name == "evaluations":
-                size += _whole_line(file.read_bytes()[size:], evaluated)
-            os.truncate(file, size)
+        return [said for name in JOURNALS if (said := self._rewind(name, positions.get(name, 0), step))]
+
+    def _rewind(self, name: str, size: int, step: int) -> str:
+        """Takes one journal back; says what is wrong with it, if anything is."""
+        file = self.path / f"{name}.jsonl"
+        data = file.read_bytes() if file.exists() else b""
+        kept = data[:size].splitlines(keepends=True)
+        if name == "evaluations":
+            kept += [line for line in data[size:].splitlines(keepends=True)[:1] if _step(line) == step]
+        if len(data) >= size and all(_reached(line, step) for line in kept):
+            if file.exists():
+                os.truncate(file, sum(map(len, kept)))
+            return ""
+        kept = [line for line in data.splitlines(keepends=True) if _reached(line, step)]
+        aside, partial = file.with_name(f"{file.name}.damaged"), file.with_name(f"{file.name}.partial")
+        write_synced(aside, data)
+        write_synced(partial, b"".join(kept))
+        partial.rename(file)
+        return (
+            f"{file} is damaged: it is not what the checkpoint was written beside; its {len(kept)} whole lines up to "
+            f"step {step} stay, all others are lost (as it was: {aside.name})"
+        )
 
     def returns(self, step: int) -> list[float] | None:
         """The returns of the evaluation at that step, if it is there."""
-        found = [line["returns"] for line in self.lines("evaluations") if line["step"] == step]
-        return [float(r) for r in found[0]] if found else None
+        found = [line.get("returns") for line in self.lines("evaluations") if line["step"] == step]
+        return [float(r) for r in found[0]] if found and isinstance(found[0], list) else None
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """All whole lines of one of those files, none if there is no such file yet."""
+        """All whole lines of one of those files, none if there is no such file yet; damaged ones are left out."""
         file = self.path / f"{name}.jsonl"
         data = file.read_bytes() if file.exists() else b""
-        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [record for line in data.splitlines(keepends=True) if (record := _record(line)) is not None]
 
 
-def _whole_line(data: bytes, step: int) -> int:
-    """The length of the first line of `data` if it is complete and of that step, else 0."""
-    line, newline, _ = data.partition(b"\n")
-    return len(line) + 1 if newline and json.loads(line)["step"] == step else 0
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a journal's line says; None unless it is whole and names its step."""
+    try:
+        record = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _step(line: bytes) -> int | None:
+    """The step that a line is of; None if it is damaged."""
+    record = _record(line)
+    return None if record is None else int(record["step"])
+
+
+def _reached(line: bytes, step: int) -> bool:
+    """Whether a line is whole and of no later step."""
+    of = _step(line)
+    return of is not None and of <= step
 
 
 def _drawn_by(task: str) -> dict[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,8 +23,9 @@ from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.lock import locked
 from playvirtual.training.loop import Training
 from playvirtual.training.mirrors import Mirrors
-from playvirtual.training.pack import all_finite, pack, to_bytes, unpack
-from playvirtual.training.progress import Display
+from playvirtual.training.pack import all_finite, pack, to_bytes
+from playvirtual.training.progress import Display, say
+from playvirtual.training.restore import Around, load
 from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.video import Recorder
 
@@ -66,10 +65,9 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
             folder.adopt(config)
             returns = folder.returns(_last_step(config))
             if returns is not None:
-                _say(f"{path} is finished already")
+                say(f"{path} is finished already")
                 return Run(path, config, returns)
-            with closing(Training(config)) as training:
-                session = Session(training, folder, display, stop, mirrors)
+            with closing(Session(Training(config), folder, display, stop, mirrors)) as session:
                 session.restore()
                 return session.run()
 
@@ -99,9 +97,11 @@ class Session:
                 if training.step % config.log_every == 0 or training.done:
                     self._log()
                 evaluates = training.done or training.evaluation_due()
-                if evaluates or training.checkpoint_due() or self.stop.received:
+                stopping = self.stop.received is not None  # read once: what stops here has been saved here
+                if evaluates or training.checkpoint_due() or stopping:
                     self._save()
-                self.stop.check(self.command)
+                if stopping:
+                    self.stop.check(self.command)
                 if evaluates:
                     returns = self._evaluate()
                 self.display.step(min(training.counted, config.steps), training.note())
@@ -111,43 +111,50 @@ class Session:
             self.mirrors.close()
 
     def restore(self) -> None:
-        """Goes back to the newest checkpoint that is intact, or to the start if there is none."""
-        for path in reversed(checkpoint.complete(self.folder.path)):
+        """Goes back to the newest checkpoint that can be used; to the start only if none was ever written."""
+        found = checkpoint.complete(self.folder.path)
+        for at in reversed(range(len(found))):
             try:
-                checkpoint.verify(path)
-                extra = self._load(path)
+                around = load(self.training, found[at])
             except InputError as error:
-                _say(f"{error}; using the one before")
-                with self._writing():
-                    checkpoint.put_aside(path)
+                if at == 0:
+                    raise self._none_usable(error) from None
+                say(f"{error}; using the one before")
+                self._renew()
                 continue
-            self.saved = path
-            self.clock = Clock(extra["clock"], self.training.counted)
-            with self._writing():
-                self.folder.rewind(extra["positions"], self.training.counted)
-            _say(f"{self.folder.path}: going on at step {self.training.counted}")
+            self._go_on(found[at], around, damaged=found[at + 1 :])
             return
         with self._writing():
             self.folder.rewind({}, -1)
-        _say(f"{self.folder.path}: no checkpoint yet, starting at step 0")
+        say(f"{self.folder.path}: no checkpoint yet, starting at step 0")
 
-    def _load(self, path: Path) -> dict[str, Any]:
-        tensors = checkpoint.read_tensors(path, "state.safetensors")
-        try:
-            record: dict[str, Any] = json.loads(checkpoint.read(path, "state.json"))
-            state = unpack(record["tree"], tensors)
-            self.training.load_state_dict(state)
-            frames.restore(self.training.replay, lambda name: checkpoint.read(path, name))
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
-            raise InputError(f"checkpoint: {str(path)!r} cannot be used ({error})") from None
-        if not self.training.rejoin(state):
-            _say(
-                f"{self.training.config.task} came to another picture when its episode was played again: its seed and "
-                "actions do not decide it. The episode is closed; this run is not the one it would have been"
-            )
-        return record
+    def _go_on(self, path: Path, around: Around, damaged: Sequence[Path]) -> None:
+        """Takes the folder, too, back to where the checkpoint was made."""
+        self.saved, step = path, self.training.counted
+        self.clock = Clock(around.clock, step)
+        with self._writing():
+            for each in damaged:
+                checkpoint.put_aside(each)
+            for line in self.folder.rewind(around.positions, step):
+                say(line)
+        say(f"{self.folder.path}: going on at step {step}")
+
+    def _renew(self) -> None:
+        """Begins anew: half of a checkpoint that could not be used may be in the training."""
+        config = self.training.config
+        self.training.close()
+        self.training = Training(config)
+
+    def _none_usable(self, error: InputError) -> RunError:
+        """Nothing is changed, since what looks like damage may be another machine's or another version's fault."""
+        return RunError(
+            f"{error}; no other in {str(self.folder.path / 'checkpoints')!r} can be used either; nothing was changed; "
+            f"to begin again at step 0, remove that folder, then: {self.command}"
+        )
+
+    def close(self) -> None:
+        """Lets the training go."""
+        self.training.close()
 
     def _owed_evaluation(self) -> list[float]:
         """The evaluation that a resumed run was about to make, or had made, at its checkpoint's step."""
@@ -167,8 +174,8 @@ class Session:
         with self._writing():
             self.folder.append("metrics", line)
             self.folder.append("timing", timing)
-            self.mirrors.write("train", line)
-            self.mirrors.write("time", timing)
+        self.mirrors.write("train", line)
+        self.mirrors.write("time", timing)
 
     def _evaluate(self) -> list[float]:
         """Scores the agent as it is now; a signal ends it early, since resuming plays it again."""
@@ -190,16 +197,14 @@ class Session:
         with self._writing():
             self.folder.append("evaluations", line)
             self.folder.append("timing", timing)
-            self.mirrors.write("evaluation", line)
             if recorder is not None:
                 recorder.save(self.folder.path / "videos" / f"step-{training.counted:09d}")
+        self.mirrors.write("evaluation", line)
         return returns
 
     def _save(self) -> None:
         """Writes a checkpoint, of finite numbers only."""
         training, run = self.training, self.folder.path
-        if self.saved == checkpoint.folder_of(run, training.counted):
-            return  # resumed here and stopped before the next step
         self._refuse_nonfinite()
         with self.clock.measure("checkpoint"):
             tree, tensors = pack(training.state_dict())
@@ -253,7 +258,3 @@ def _normalised(config: Config, score: float) -> dict[str, float]:
     """The human-normalised score, for the games that have one."""
     family, _, game = config.task.partition("/")
     return {"hns": float(published.hns(game, score))} if family == "atari" and game in published.human() else {}
-
-
-def _say(text: str) -> None:
-    print(f"playvirtual: {text}", file=sys.stderr, flush=True)

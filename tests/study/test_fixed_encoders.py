@@ -1,0 +1,165 @@
+"""Runs on the fixed encoder of another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import playvirtual as pv
+from playvirtual.errors import InputError
+from playvirtual.study.engines import Outcome
+from playvirtual.study.experiments import experiment, suite
+from playvirtual.study.grids import Job, jobs
+from playvirtual.study.records import read
+from playvirtual.study.sweep import Result, sweep
+from playvirtual.study.sweep_display import display
+from playvirtual.training import checkpoint
+from playvirtual.training.pretrained import agent_state
+from playvirtual.training.run_folder import RunFolder
+from tests.study.test_report import write_run
+from tests.study.toys import CATCH, TOYS
+
+STATE_OF_ENCODER = {"toy/catch": ("online", "target_encoder"), "toy/reach": ("critic", "target_critic")}
+
+
+def encoders(run: Path, task: str) -> list[dict[str, Tensor]]:
+    """The weights of the encoder and of its target in a run's newest checkpoint."""
+    state = agent_state(checkpoint.newest(run))
+    found = []
+    for part in STATE_OF_ENCODER[task]:
+        named = {k.removeprefix("encoder."): v for k, v in state[part].items() if k.startswith("encoder.")}
+        found.append(named or dict(state[part]))  # Rainbow keeps its target encoder by itself
+    return found
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("task", TOYS)
+def test_an_encoder_that_was_taken_over_stays_as_it_is(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    options = {**TOYS[task], "method": "rl", "encoder_from": str(runs[task])}
+    run = pv.train(task, run_dir=tmp_path / "a", **options).path
+    (wanted, _), found = encoders(runs[task], task), encoders(run, task)
+    assert same(found[0], wanted)
+    assert same(found[1], wanted)
+    state, fresh = (
+        agent_state(checkpoint.newest(run)),
+        pv.train(task, method="rl", run_dir=tmp_path / "b", **TOYS[task]),
+    )
+    assert not same(encoders(fresh.path, task)[0], wanted)
+    assert pv.load(run).parameter_count() < pv.load(fresh.path).parameter_count()
+    # No optimiser knows it: none has moments for as many tensors as without `encoder_from`.
+    other = agent_state(checkpoint.newest(fresh.path))
+    mine, theirs = (
+        (s["optimizer"] if "optimizer" in s else s["optimizers"]["critic"])["state"] for s in (state, other)
+    )
+    assert len(theirs) - len(mine) == len(wanted)
+
+
+@pytest.mark.parametrize("task", TOYS)
+def test_the_rest_learns_and_the_same_seed_gives_the_same_run(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    options = {**TOYS[task], "method": "rl", "encoder_from": str(runs[task])}
+    whole = pv.train(task, run_dir=tmp_path / "a", **options).path
+    again = pv.train(task, run_dir=tmp_path / "b", **options).path
+    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
+    weights = [pv.load(path).weights() for path in (whole, again)]
+    assert same(*weights)
+    losses = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    norm = "grad_norm_stem" if task == "toy/catch" else "grad_norm_critic"
+    assert losses[-1][norm] > 0
+
+
+def test_it_can_be_resumed(runs: dict[str, Path], tmp_path: Path) -> None:
+    options = {**CATCH, "method": "rl", "encoder_from": str(runs["toy/catch"]), "checkpoint_every": 70}
+    whole = pv.train("toy/catch", run_dir=tmp_path / "a", **options).path
+    part = pv.train("toy/catch", run_dir=tmp_path / "b", **options).path
+    last = checkpoint.newest(part)
+    checkpoint.put_aside(last)  # as if it had been stopped after step 70
+    (part / "evaluations.jsonl").unlink()
+    pv.resume(part, quiet=True)
+    assert same(pv.load(part).weights(), pv.load(whole).weights())
+    assert (part / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_what_cannot_lend_its_encoder_is_refused_before_anything_is_written(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    def refused(message: str, task: str = "toy/catch", **options: Any) -> None:
+        with pytest.raises(InputError, match=message):
+            pv.train(task, run_dir=tmp_path / "new", **{**TOYS[task], "method": "rl", **options})
+        assert not (tmp_path / "new").exists()
+
+    catch, reach = str(runs["toy/catch"]), str(runs["toy/reach"])
+    refused("encoder_from: run: 'nowhere' is not a run folder", encoder_from="nowhere")
+    refused("learned toy/reach; allowed: a run of toy/catch or one of its kind", encoder_from=reach)
+    refused(r"has another encoder \(latent: 64 there, 32 here\)", encoder_from=catch, latent=32)
+    refused("encoder_tanh: True there, False here", task="toy/reach", encoder_from=reach, encoder_tanh="false")
+    refused("a fixed encoder learns from no prediction, but K is 3", encoder_from=catch, method="spr")
+    write_run(tmp_path / "begun", "toy/catch", "spr", 1, 0.5)
+    refused("encoder_from: run: .*begun' has no checkpoint yet", encoder_from=str(tmp_path / "begun"))
+
+
+def test_an_encoder_for_pictures_of_other_channels_is_refused(tmp_path: Path) -> None:
+    options = {**CATCH, "steps": 50, "max_episode_frames": 20}
+    breakout = pv.train("minatar/breakout", method="rl", run_dir=tmp_path / "a", **options).path
+    with pytest.raises(InputError, match="has other shapes than this task's"):
+        pv.train("minatar/seaquest", method="rl", run_dir=tmp_path / "b", encoder_from=str(breakout), **options)
+    assert not (tmp_path / "b").exists()
+
+
+class OneAtATime:
+    """An engine that writes down the order of runs and makes those of one setting fail."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing, self.started, self._running = failing, list[str](), list[Job]()
+
+    def room(self) -> bool:
+        return len(self._running) < 2
+
+    def start(self, job: Job) -> None:
+        self.started.append(job.path.parent.name)
+        self._running.append(job)
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        job = self._running.pop()  # the later one first, so that order is not a matter of luck
+        return [Outcome(job, "broken" if job.path.parent.name == self.failing else None)]
+
+    def stop(self) -> None: ...
+
+
+def stages(out: Path, failing: str = "") -> tuple[list[str], Result]:
+    engine = OneAtATime(failing)
+    planned = jobs(experiment("frozen-encoder"), suite("toy/catch"), 2, out)
+    return engine.started, sweep(planned, engine, display(), retries=0)
+
+
+def test_a_sweep_waits_for_the_encoders_it_needs(tmp_path: Path) -> None:
+    started, result = stages(tmp_path)
+    assert len(started) == len(result.finished) == 10
+    ended = [job.path for job in result.finished]
+    for job in result.finished:
+        assert job.after is None or ended.index(job.after) < ended.index(job.path)
+
+
+def test_without_its_encoder_a_run_is_given_up_and_the_rest_goes_on(tmp_path: Path) -> None:
+    started, result = stages(tmp_path, failing="spr")
+    assert "rl-encoder_fromspr" not in started
+    assert started.count("rl-encoder_fromplayvirtual") == 2
+    lost = {path.parent.name: error for path, error in result.failed.items()}
+    assert lost.keys() == {"spr", "rl-encoder_fromspr"}
+    assert "spr/seed-2, which has failed" in lost["rl-encoder_fromspr"]
+    assert not result.waiting
+
+
+def test_runs_of_earlier_versions_have_encoders_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path / "old", "toy/catch", "spr", 1, 0.5)
+    file = tmp_path / "old" / "config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "encoder_from"}))
+    assert RunFolder.open(tmp_path / "old").config().encoder_from == ""
+    assert read(tmp_path / "old").changed == {}

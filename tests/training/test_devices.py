@@ -1,0 +1,65 @@
+"""The arithmetic of a run is the one its configuration names, whoever computes and whatever ran before."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import playvirtual as pv
+from playvirtual.study.probes import dynamics_mse
+from playvirtual.training.loop import Training
+
+SMALL: dict[str, Any] = {"device": "cpu", "steps": 70, "min_size": 60, "K": 2, "episodes": 2, "every": 0}
+
+
+@pytest.fixture(autouse=True)
+def _given_back() -> Iterator[None]:
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+
+def threads_of(count: int) -> int:
+    """How many threads a training with `threads=count` computes with."""
+    with closing(Training(pv.build("toy/catch", **SMALL, threads=count))):
+        return torch.get_num_threads()
+
+
+def test_zero_threads_are_pytorchs_own_choice_after_other_runs_too() -> None:
+    torch.set_num_threads(3)
+    assert [threads_of(count) for count in (0, 2, 1, 0, 0, 2, 0)] == [3, 2, 1, 3, 3, 2, 3]
+
+
+def test_a_choice_that_someone_made_since_is_not_undone() -> None:
+    torch.set_num_threads(3)
+    assert threads_of(2) == 2
+    torch.set_num_threads(4)
+    assert threads_of(0) == 4
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("arithmetic") / "run"
+    return pv.train("toy/catch", run_dir=path, quiet=True, **SMALL, threads=1, precision="fp32").path
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda run: pv.load(run, device="cpu"),
+        lambda run: pv.evaluate(run, episodes=1, device="cpu"),
+        lambda run: dynamics_mse(run, transitions=2, device="cpu"),
+    ],
+    ids=["load", "evaluate", "dynamics_mse"],
+)
+def test_an_agent_computes_as_its_run_did(use: Callable[[Path], object], run: Path) -> None:
+    torch.set_num_threads(3)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    use(run)
+    assert torch.get_num_threads() == 1
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
