@@ -47,10 +47,10 @@ def play(training: Training, steps: int, seed: int) -> None:
     env.close()
     for lane in range(LANES):
         for frame, action, reward, terminal, over, after in history:
-            last = after[lane] if over[lane] and not terminal[lane] else None
-            training.replay.add(
-                frame[lane], action[lane], float(reward[lane]), terminal=bool(terminal[lane]), last=last
-            )
+            training.replay.begin(frame[lane])
+            training.replay.complete(action[lane], float(reward[lane]), terminal=bool(terminal[lane]))
+            if over[lane] and not terminal[lane]:
+                training.replay.close(after[lane])
     training.source.follow()
     training.step += steps
 

@@ -40,7 +40,7 @@ def work(words: Sequence[str]) -> None:
     synchronize()
     # The parent stays off the card, where a context of its own would take part in the measurement.
     card = torch.cuda.get_device_name() if training.agent.device.type == "cuda" else "the CPU"
-    say({"card": card, "unit": training.unit, "steps": training.config.steps})
+    say({"card": card, "unit": training.config.unit, "steps": training.config.steps})
     for line in sys.stdin:
         first, start = training.step, time.monotonic()
         while time.monotonic() < start + float(line):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from playvirtual.cli import main
+
 QUICK = [
     "--steps",
     "120",
@@ -53,8 +55,17 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train", "toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
         (["train"], "the following arguments are required: task"),
         (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
+        (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not a run folder"),
+        (["train", "--run-dir", "atari/x"], "the following arguments are required: task"),
+        (["train", "--lambda-perd", "1", "toy/catch"], "option: '--lambda-perd' is not known"),
+        (["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"], "option: '--crop-size' is not known"),
+        (["bench", "--json", "toy/x.json"], "the following arguments are required: task"),
+        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not known"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
+        (["train", "toy/catch", "--filters", "20"], "filters: (20,) with strides (1,) do not fit into a picture of 10"),
+        (["train", "toy/reach", "--crop-size", "2"], "filters: (3,) with strides (1,) do not fit into a picture of 2"),
+        (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not a run folder"),
         (["list", "games"], "list: 'games' is not known"),
@@ -106,6 +117,76 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     assert len(list((run / "videos").iterdir())) == 1
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "toy/catch", *QUICK, "--device", "cpu", "--quiet", "--run-dir", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "RUN", "--seed", "-1"], "seed: -1 is not allowed; allowed: 0 to 2147483647"),
+        (["evaluate", "RUN", "--episodes", "0"], "episodes: 0 is not allowed; allowed: 1 or more"),
+        (["evaluate", "RUN", "--device", "tpu"], "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
+        (["probe", "RUN", "dynamics", "--device", "tpu"], "device: 'tpu' is not allowed"),
+        (["export", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
+        (["export", "RUN", "--out", "FILE/x"], "out: 'FILE/x' cannot be written: Not a directory"),
+        (["report", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
+        (["report", "RUN", "--out", "FILE"], "out: 'FILE' cannot be written: Not a directory"),
+        (["sweep", "toy", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file"),
+        (["sweep", "toy", "--out", "FILE", "--seeds", "1"], "out: 'FILE' cannot be written: File exists"),
+        (["sweep", "toy", "--engine", "ray", "--cpus-per-run", "nan"], "cpus_per_run: nan is not allowed"),
+    ],
+)
+def test_bad_input_about_a_run_is_one_line(
+    words: list[str], message: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"RUN": str(trained), "FILE": str(trained / "config.json")}
+
+    def filled(text: str) -> str:
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return text
+
+    assert main([filled(word) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"playvirtual: error: {filled(message)}")
+    assert "Traceback" not in err
+
+
+def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "toy/catch", "--latent", "2000000000", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("playvirtual: error: memory: ")
+    assert "can't allocate memory" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_film_that_cannot_be_written_is_one_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported = trained.parent / "agent"
+    assert main(["export", str(trained), "--out", str(exported)]) == 0
+    (exported / "videos").write_text("in the way")
+    assert main(["evaluate", str(exported), "--episodes", "1", "--video", "--device", "cpu"]) == 2
+    assert "error: video: " in capsys.readouterr().err
+
+
+def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
+    """The resume command that such a run prints is one that the command line takes."""
+    train = playvirtual("train", "--run-dir", "atari/x", "toy/reach", *QUICK, "--crop-size", "10", cwd=tmp_path)
+    assert train.returncode == 0, train.stderr
+    resumed = playvirtual("train", "--resume", "atari/x", cwd=tmp_path)
+    assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
+    # The flags are those of the run's task, which is not the default one.
+    changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
+    assert "another configuration (crop_size: 10, 9: there, now)" in changed.stderr
+
+
 def test_lists(tmp_path: Path) -> None:
     tasks = playvirtual("list", "tasks", cwd=tmp_path).stdout.split()
     assert {"atari/pong", "minatar/breakout", "toy/catch", "toy/reach"} <= set(tasks)
@@ -119,3 +200,8 @@ def test_help_shows_the_defaults_of_the_task(tmp_path: Path) -> None:
     assert "--noisy-sigma" in pong
     assert "(default: 100000)" in pong
     assert pong != catch
+    before = playvirtual("train", "--run-dir", "minatar/x", "toy/catch", "--help", cwd=tmp_path).stdout
+    assert before == catch
+    assert "task" in playvirtual("bench", "--help", cwd=tmp_path).stdout
+    reach = playvirtual("sweep", "--seeds", "2", "toy", "--suite", "toy/reach", "--help", cwd=tmp_path).stdout
+    assert "--crop-size" in reach

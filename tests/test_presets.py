@@ -1,6 +1,7 @@
 """The paper's table "Hyperparameters used for Atari", row by row, and what presets and methods change."""
 
 import dataclasses
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from playvirtual.config import METHODS, PRESETS, Config, copies, from_dict, leav
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError
 from playvirtual.presets import METHOD_CHANGES, METHOD_NOTES, build
+from playvirtual.training.loop import Training
 
 PONG = build("atari/pong")
 AGENT: Any = PONG.agent
@@ -90,6 +92,12 @@ def test_reference_differs_where_the_released_code_does() -> None:
     }
 
 
+@pytest.mark.parametrize("task", ["minatar/breakout", "toy/catch"])
+def test_reference_is_about_the_agent_not_the_task(task: str) -> None:
+    changed = differences(PONG, build("atari/pong", preset="reference"))
+    assert differences(build(task), build(task, preset="reference")) == changed
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", ["atari/alien", "minatar/breakout", "toy/catch"])
 def test_a_method_changes_what_it_says_and_nothing_else(method: str, task: str) -> None:
@@ -148,6 +156,11 @@ def test_options_reach_their_fields_and_are_typed() -> None:
         ({"adam_beta2": 1.0}, "adam_beta2: 1.0 is not allowed; allowed: 0 to 0.999999"),
         ({"learning_rate": "nan"}, "learning_rate: nan is not allowed"),
         ({"seed": -1}, "seed: -1 is not allowed"),
+        ({"hidden": 1e30}, f"hidden: {int(1e30)} is not allowed; allowed: 1 to 2147483647"),
+        ({"threads": 1e12}, "threads: 1000000000000 is not allowed; allowed: 0 to 1024"),
+        ({"M": "9999999999"}, "M: '9999999999' is not allowed"),
+        ({"steps": 1_500}, "steps: 1500 is not allowed; allowed: 2000 or more, as the first update follows 2000 agent"),
+        ({"steps": 40, "min_size": 40, "updates_per_step": 0.25}, "steps: 40 is not allowed; allowed: 43 or more"),
         ({"metric": "l2"}, "metric: 'l2' is not known; allowed: latent, projection"),
         ({"grayscale": "maybe"}, "grayscale: 'maybe' is not allowed; allowed: true, false"),
         ({"channels": "8,8"}, "channels, filters, strides:"),
@@ -162,6 +175,22 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
         build("atari/pong", **options)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("rate", "least"), [(2, 60), (0.5, 61), (0.25, 63)])
+def test_the_shortest_run_makes_its_first_update_in_its_last_step(rate: float, least: int) -> None:
+    options: dict[str, Any] = {"min_size": 60, "updates_per_step": rate, "K": 2, "batch_size": 1, "device": "cpu"}
+    with pytest.raises(InputError, match=f"allowed: {least} or more"):
+        build("toy/catch", steps=least - 1, **options)
+    with closing(Training(build("toy/catch", steps=least, **options))) as training:
+        while not training.done:
+            assert not training.learner.updates
+            training.advance()
+        assert training.learner.updates
+
+
+def test_without_updates_any_length_will_do() -> None:
+    assert build("atari/pong", steps=10, updates_per_step=0).steps == 10
 
 
 def test_field_names_are_unique_across_groups() -> None:

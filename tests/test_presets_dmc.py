@@ -69,6 +69,14 @@ def test_action_repeat_and_learning_rates(task: str, repeat: int) -> None:
     assert found["auxiliary_learning_rate"] == (1e-4 if cheetah else 5e-4)
 
 
+def test_a_run_is_counted_in_environment_frames() -> None:
+    config = build("dmc/cartpole-swingup")
+    assert (config.unit, config.agent_steps) == (8, 12_500)
+    assert build("dmc/cartpole-swingup", steps=100_001).agent_steps == 12_501  # whole ones
+    agent = build("dmc/cartpole-swingup", step_unit="agent")
+    assert (agent.unit, agent.agent_steps) == (1, 100_000)
+
+
 def test_other_tasks_of_the_suite_have_defaults() -> None:
     for task, repeat in {
         "walker-run": 2,
@@ -112,6 +120,9 @@ def test_field_names_are_unique() -> None:
         ({"log_std_min": 3}, "log_std_min: 3.0 is not allowed"),
         ({"v_max": 10}, "option: 'v_max' is not known"),  # Rainbow's
         ({"strides": (2, 1)}, "channels, filters, strides"),
+        ({"capacity": 8}, "capacity: 8 is not allowed; allowed: 9 or more, for the 6 steps that a batch looks ahead"),
+        ({"min_size": 6}, "min_size: 6 is not allowed; allowed: more than 6"),
+        ({"steps": 1_998}, "steps: 1998 is not allowed; allowed: 1999 or more"),  # 2 frames per agent step
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -52,6 +52,14 @@ def test_discrete_actions_get_rainbow() -> None:
     assert config.step_unit == "agent"
 
 
+def test_reference_holds_for_the_agents_that_these_environments_get() -> None:
+    rainbow, sac = (build(f"gym/Noise{kind}-v0", preset="reference").agent for kind in ("Discrete", "Box"))
+    assert isinstance(rainbow, RainbowConfig)
+    assert isinstance(sac, SacConfig)
+    assert (rainbow.noisy_sigma, rainbow.target_moment) == (0.1, "before-step")
+    assert (sac.projection_hidden, sac.encoder_tanh) == (100, False)
+
+
 def test_a_box_gets_sac_and_trains(tmp_path: Path) -> None:
     config = build("gym/NoiseBox-v0")
     assert isinstance(config.agent, SacConfig)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from playvirtual.config import Config, with_values
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, writing
 from playvirtual.presets import build
 from playvirtual.training import bench as benchmark
 from playvirtual.training import checkpoint
@@ -81,8 +81,9 @@ def export(path: str | Path, out: str | Path) -> Path:
     config = (folder.path / "config.json").read_bytes()
     source = _agent_folder(folder)
     contents = [(name, checkpoint.read(source, name)) for name in ("weights.safetensors", "agent.json")]
-    target.mkdir(parents=True)
-    checkpoint.write_folder(target, [("config.json", config), *contents])
+    with writing("out", target):
+        target.mkdir(parents=True)
+        checkpoint.write_folder(target, [("config.json", config), *contents])
     return target
 
 
@@ -101,17 +102,17 @@ def evaluate(
     watcher: Watcher | None = None,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol."""
-    config = RunFolder.open(path).config()
+    given = {"episodes": episodes, "seed": seed}
+    config = with_values(RunFolder.open(path).config(), {k: v for k, v in given.items() if v is not None})
     agent = load(path, device)
-    chosen = config.seed if seed is None else seed
     acting = Acting(agent, capture=config.capture != "off")
-    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([chosen, 1]))
+    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, 1]))
     with torch.no_grad():
         return play_episodes(
             policy,
             config,
-            episodes=episodes or config.evaluation.episodes,
-            seed=chosen,
+            episodes=config.evaluation.episodes,
+            seed=config.seed,
             step=config.steps,
             watcher=watcher,
         )

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config
-from playvirtual.errors import InputError, Interrupted, RunError, unknown
+from playvirtual.errors import InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
+from playvirtual.parsing import Parser, first_look, unknown_flag
 
 DEFAULT_TASK = "atari/pong"  # whose defaults `train --help` shows when no task is given
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser = _parser(words)
         options, rest = parser.parse_known_args(words)
         if rest:
-            raise _unknown_flag(parser, options.command, rest[0])
+            raise _unread(parser, options.command, rest[0])
         return int(options.run(options))
     except InputError as error:
         print(f"playvirtual: error: {error}", file=sys.stderr)
@@ -44,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("playvirtual: interrupted", file=sys.stderr)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if (line := out_of_memory(error)) is None:
+            raise
+        print(f"playvirtual: error: {line}", file=sys.stderr)
+        return 1
 
 
 def _parser(words: Sequence[str]) -> Parser:
@@ -65,23 +64,31 @@ def _parser(words: Sequence[str]) -> Parser:
     return parser
 
 
-def _task_shown(command: str, words: Sequence[str]) -> tuple[str, Config]:
+def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[str, Config]:
     """The task that `command` is given, if it is, and the configuration whose defaults its help shows."""
     from playvirtual.presets import base
 
     if not words or words[0] != command:
         return DEFAULT_TASK, base(DEFAULT_TASK)
-    from playvirtual.envs.registry import FAMILIES
+    options, stray = first_look(words[1:], add_arguments)
+    try:
+        given = options.task or _task_of(getattr(options, "resume", None))
+        return given, base(given)
+    except InputError as error:
+        raise stray or error from None
 
-    # A task may come after options, and some options' values have slashes too.
-    tasks = [word for word in words[1:] if word.partition("/")[0] in FAMILIES and "/" in word]
-    first = words[1:2] if words[1:2] and not words[1].startswith("-") else []
-    given = (tasks or first or [DEFAULT_TASK])[0]
-    return given, base(given)
+
+def _task_of(resumed: str | bool | None) -> str:
+    """That of the run to go on with, if one is named."""
+    if not isinstance(resumed, str):
+        return DEFAULT_TASK
+    from playvirtual.training.run_folder import RunFolder
+
+    return RunFolder.open(resumed).config().task
 
 
 def _add_train(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("train", words)
+    given, config = _task_shown("train", words, _train_arguments)
     parser = commands.add_parser(
         "train",
         help="train an agent and score it",
@@ -90,6 +97,12 @@ def _add_train(commands: Any, words: Sequence[str]) -> None:
         "the same with --resume goes on after a stop, as does playvirtual train --resume RUN",
         allow_abbrev=False,
     )
+    _train_arguments(parser)
+    add_fields(parser, config, without=("task", "method", "preset"))
+    parser.set_defaults(run=_train)
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "task", nargs="?", help="e.g. atari/pong, minatar/breakout, toy/catch; see `playvirtual list tasks`"
     )
@@ -111,8 +124,6 @@ def _add_train(commands: Any, words: Sequence[str]) -> None:
         help="none, tensorboard, wandb, or both with a comma: mirrors of the run folder, which is always written",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
-    add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_train)
 
 
 def _add_evaluate(commands: Any) -> None:
@@ -150,7 +161,7 @@ def _add_export(commands: Any) -> None:
 
 
 def _add_bench(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("bench", words)
+    given, config = _task_shown("bench", words, _bench_arguments)
     parser = commands.add_parser(
         "bench",
         help="time a run's updates and steps on this machine, and show where the time goes",
@@ -161,13 +172,17 @@ def _add_bench(commands: Any, words: Sequence[str]) -> None:
         "number to compare, quartiles far from it mean that the machine was not idle",
         allow_abbrev=False,
     )
+    _bench_arguments(parser)
+    add_fields(parser, config, without=("task", "method", "preset"))
+    parser.set_defaults(run=_bench)
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
     parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(METHODS)}")
     parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
-    add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_bench)
 
 
 def _add_list(commands: Any) -> None:
@@ -176,12 +191,11 @@ def _add_list(commands: Any) -> None:
     parser.set_defaults(run=_list)
 
 
-def _unknown_flag(parser: Parser, command: str, word: str) -> InputError:
+def _unread(parser: Parser, command: str, word: str) -> InputError:
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
     subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    flags = [flag for a in subparsers.choices[command]._actions for flag in a.option_strings]
-    return unknown("option", word.partition("=")[0], flags)
+    return unknown_flag(subparsers.choices[command], word)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -212,15 +226,14 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     config = RunFolder.open(options.path).config()
     episodes = None if options.episodes is None else coerce("episodes", int, options.episodes)
-    if episodes is not None and episodes < 1:
-        raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     seed = None if options.seed is None else coerce("seed", int, options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
     returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
     print(run_summary(config, returns))
     if recorder is not None:
-        shown = config.seed if seed is None else seed
-        print(f"video: {recorder.save(Path(options.path) / 'videos' / f'evaluation-seed-{shown}')}")
+        film = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        with writing("video", film):
+            print(f"video: {recorder.save(film)}")
     return 0
 
 

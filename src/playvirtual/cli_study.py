@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.config import PRESETS, coerce
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, writing
 from playvirtual.flags import add_fields, given_fields
+from playvirtual.parsing import first_look
 
 ENGINES = ("local", "ray")
 MPS = ("auto", "on", "off")
@@ -42,6 +43,12 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    _sweep_arguments(parser)
+    add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
+    parser.set_defaults(run=lambda options: _sweep(options, words))
+
+
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="see `playvirtual list experiments`; or a .toml or .py"
     )
@@ -61,8 +68,6 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
     engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
     engine.add_argument("--cpus-per-run", default="1", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
-    add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
-    parser.set_defaults(run=lambda options: _sweep(options, words))
 
 
 def add_probe(commands: Any) -> None:
@@ -120,13 +125,10 @@ def _first_config(words: Sequence[str]) -> Any:
 
     if words[:1] != ["sweep"]:
         return base(DEFAULT_TASK)
-    named = EXPERIMENTS.get(words[1]) if len(words) > 1 else None
-    names = named.suites[0] if named else DEFAULT_TASK
-    for at, word in enumerate(words):
-        if word.partition("=")[0] == "--suite":
-            names = word.partition("=")[2] or "".join(words[at + 1 : at + 2])
+    options, _ = first_look(words[1:], _sweep_arguments)
+    named = EXPERIMENTS.get(options.experiment)
     try:
-        return base(suite(names)[0].task)
+        return base(suite(options.suite or (named.suites[0] if named else DEFAULT_TASK))[0].task)
     except InputError:  # said again, and better, when the sweep is planned
         return base(DEFAULT_TASK)
 
@@ -152,7 +154,10 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     if options.dry_run:
         print(plan(jobs, None if options.engine == "ray" else _local(options).workers))
         return 0
-    result = sweep(jobs, _engine(options), display(), retries)
+    engine = _engine(options)
+    with writing("out", Path(options.out)):
+        Path(options.out).mkdir(parents=True, exist_ok=True)
+    result = sweep(jobs, engine, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))

@@ -24,6 +24,7 @@ METHODS = (
 )
 PRESETS = ("paper", "reference")
 MOST_BETA = 0.999999  # Adam divides by 1 − β^t
+MOST = 2**31 - 1  # of every whole number: more does not fit where 32 bits count
 
 
 def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:
@@ -176,13 +177,13 @@ class Config:
     task: str = option("what to learn; see `playvirtual list tasks`")
     method: str = option("a row of the paper's tables; see `playvirtual list methods`")
     preset: str = option("paper: the text's values; reference: the released code's where the two disagree")
-    seed: int = option("decides everything that is random", low=0, high=2**31 - 1)
+    seed: int = option("decides everything that is random", low=0, high=MOST)
     steps: int = option("length of the run, in step_unit", low=1)
     step_unit: Literal["agent", "environment"] = option(
         "what steps, schedules and evaluation intervals count: agent steps, or environment frames"
     )
     device: str = option("auto, cpu, cuda or cuda:N")
-    threads: int = option("CPU threads of the networks; 0: PyTorch's choice", low=0)
+    threads: int = option("CPU threads of the networks; 0: PyTorch's choice", low=0, high=1024)
     capture: Literal["off", "graph", "compile"] = option(
         "on a GPU, replay each update as one CUDA graph, compiled or not; the CPU always runs it step by step"
     )
@@ -200,6 +201,22 @@ class Config:
     encoder_from: str = option(
         "a run folder whose encoder is taken over and kept as it is, for RL alone; empty: none", default=""
     )
+
+    @property
+    def unit(self) -> int:
+        """What one agent step adds to what `steps`, schedules and evaluation intervals count."""
+        return self.environment.action_repeat if self.step_unit == "environment" else 1
+
+    @property
+    def first_update(self) -> float:
+        """The agent steps taken when the first update is made; infinite without updates."""
+        rate = self.agent.updates_per_step
+        return self.replay.min_size - 1 + (math.ceil(1 / rate - 1e-9) if rate else math.inf)
+
+    @property
+    def agent_steps(self) -> int:
+        """The whole agent steps that reach `steps`."""
+        return -(-self.steps // self.unit)
 
 
 def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
@@ -271,15 +288,15 @@ def validated(config: Config) -> Config:
             lowest = 1 if isinstance(value, tuple) else low
             if not math.isfinite(number) or (lowest is not None and number < lowest):
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
-            if high is not None and number > high:
-                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, high)}")
+            highest = MOST if high is None and isinstance(number, int) else high
+            if highest is not None and number > highest:
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, highest)}")
     if config.method not in METHODS:
         raise unknown("method", config.method, METHODS)
     if config.preset not in PRESETS:
         raise unknown("preset", config.preset, PRESETS)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
-        raise InputError(f"device: {config.device!r} is not allowed; allowed: auto, cpu, cuda, cuda:N")
-    if not re.fullmatch(r"\d+(\.\d+)?A|\d+", config.objective.M):
+    check_device(config.device)
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?A|\d{1,9}", config.objective.M):
         raise InputError(
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "
             "number of actions such as 2A"
@@ -301,9 +318,15 @@ def validated(config: Config) -> Config:
     return config
 
 
+def check_device(name: str) -> None:
+    """Raises unless that is how a device is named, there or not."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InputError(f"device: {name!r} is not allowed; allowed: auto, cpu, cuda, cuda:N")
+
+
 def _validate_replay(config: Config) -> None:
     """There is something to draw at the first update, and room for it later."""
-    span = max(config.objective.K, config.agent.n_step) if isinstance(config.agent, RainbowConfig) else 1
+    span = max(config.objective.K, config.agent.n_step if isinstance(config.agent, RainbowConfig) else 1)
     if config.replay.min_size <= span:
         raise InputError(
             f"min_size: {config.replay.min_size} is not allowed; allowed: more than {span}, "
@@ -311,7 +334,10 @@ def _validate_replay(config: Config) -> None:
         )
     room = span + config.environment.frame_stack
     if config.replay.capacity < room:
-        raise InputError(f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more")
+        raise InputError(
+            f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
+            f"batch looks ahead and the {config.environment.frame_stack} frames of an observation"
+        )
 
 
 def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
@@ -327,7 +353,7 @@ def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
 
 def _interval(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
+        return f"{low:.10g} to {high:.10g}"
     return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "finite numbers"
 
 

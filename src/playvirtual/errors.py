@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -34,3 +36,25 @@ def unknown(kind: str, value: str, allowed: Iterable[str]) -> InputError:
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return InputError(f"{kind}: {value!r} is not known; {hint}allowed: {shown}")
+
+
+@contextmanager
+def writing(field: str, path: Path) -> Iterator[None]:
+    """What the system says against writing to the path that `field` names, as one line."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"{field}: {str(path)!r} cannot be written: {reason}; allowed: where files can be made"
+        ) from None
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """One line if what failed is that something did not fit into memory, Python's, NumPy's or PyTorch's."""
+    signs = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    text = str(error)
+    if not isinstance(error, MemoryError) and not any(sign in text for sign in signs):
+        return None
+    reason = (text.splitlines() or [type(error).__name__])[0]
+    return f"memory: {reason}; what decides it: batch_size, K, M, the sizes of networks and pictures, capacity, lanes"

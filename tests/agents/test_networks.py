@@ -6,6 +6,7 @@ import torch
 from playvirtual.agents.networks import DuelingHead, Encoder, NoisyLinear, scale_gradient
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.targets import follow, target_of
+from playvirtual.errors import InputError
 from playvirtual.presets import build
 
 
@@ -38,7 +39,7 @@ def test_encoder_gives_maps_in_zero_to_one() -> None:
 
 
 def test_filters_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"filters \(8,\).*\(1, 4, 4\)"):
+    with pytest.raises(InputError, match=r"filters: \(8,\) with strides \(1,\) do not fit into a picture of 4 × 4"):
         Encoder((1, 4, 4), (8,), (8,), (1,), latent=0)
 
 

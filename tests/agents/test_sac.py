@@ -22,6 +22,7 @@ from playvirtual.config import METHODS, SacConfig
 from playvirtual.presets import build
 from playvirtual.replay import Crop
 from playvirtual.replay.transitions import Experience, Transitions, Windows
+from tests.agents.every_loss import every_loss
 
 B, A, SIZE = 8, 2, 12
 
@@ -261,7 +262,7 @@ def test_low_precision_trains_every_layer_and_keeps_losses_whole() -> None:
     agent = small(bf16=True)
     batch, before = experience(agent.objective.K), weights_of(agent)
     with torch.autocast("cpu", torch.bfloat16):
-        losses = agent.losses(batch, agent.draw(batch))
+        losses = every_loss(agent, batch, agent.draw(batch))
     assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(losses, torch.float32)
     agent.update(batch, schedule())
     assert not torch.equal(

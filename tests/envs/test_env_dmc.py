@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from playvirtual.envs import gl, make
-from playvirtual.envs.dmc import Control, backend, task_names
+from playvirtual.envs.dmc import Control, task_names
 from playvirtual.errors import InputError
 
 pytest.importorskip("dm_control")
@@ -139,7 +139,7 @@ def test_actions_are_stretched_to_the_tasks_bounds():
 @drawn
 def test_the_back_end_names_itself():
     name, maker = gl.choose()
-    assert backend() == f"{name} ({maker})"
+    assert gl.backend() == f"{name} ({maker})"
     assert maker
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from playvirtual.envs.stack import FrameStack
 from playvirtual.replay import Priorities, Replay, n_step
+from tests.replay.storing import store
 
 
 class Entry(NamedTuple):
@@ -47,7 +48,7 @@ def fill(episodes: list[tuple[int, bool]], capacity: int, stack: int) -> tuple[R
                 number += 1
                 last = np.full((1, 1, 1), number % 256, np.uint8)
                 history.append(Entry([*shown[1:], number % 256], 0, 0.0, False, False, e))
-            replay.add(frame, action, reward, terminal=terminal, last=last)
+            store(replay, frame, action, reward, terminal=terminal, last=last)
     return replay, history
 
 
@@ -83,7 +84,7 @@ def test_replay_and_frame_stack_agree_on_what_stands_before_a_start(
             number += 1
             frame = np.full((1, 1, 1), number, np.uint8)
             stack.push(frame[None])
-            position = replay.add(frame, 0, 0.0, terminal=t == length - 1)
+            position = store(replay, frame, 0, 0.0, terminal=t == length - 1)
             stored = replay.observations(torch.tensor(position)).numpy()
             np.testing.assert_array_equal(stored, stack.observations[0])
             expected = [max(number - back, number - t) if repeat or back <= t else 0 for back in range(depth)][::-1]
@@ -118,7 +119,8 @@ def test_new_priorities_are_one_exactly_where_a_sequence_may_start(
     for length, terminal_end in episodes:
         for t in range(length):
             ends = t == length - 1
-            replay.add(
+            store(
+                replay,
                 frame,
                 0,
                 0.0,

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playvirtual.replay import Priorities, Replay, search
+from tests.replay.storing import store
 
 
 def test_frequencies_follow_the_weights() -> None:
@@ -35,7 +36,7 @@ def filled(priority: list[float], alpha: float) -> Priorities:
     replay = Replay(len(priority) + 1, (1, 1, 1), 1, None)
     priorities = Priorities(replay, alpha, span=1)
     for _ in range(len(priority) + 1):
-        replay.add(np.zeros((1, 1, 1), np.uint8), 0, 0.0, terminal=False)
+        store(replay, np.zeros((1, 1, 1), np.uint8), 0, 0.0, terminal=False)
     priorities.follow()
     priorities.update(torch.arange(len(priority)), torch.tensor(priority))
     return priorities

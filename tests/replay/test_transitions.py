@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from playvirtual.replay import Replay, search
 from playvirtual.replay.transitions import Transitions, Windows, transitions_at, windows_at
+from tests.replay.storing import store
 
 GAMMA, STACK = 0.9, 3
 
@@ -38,7 +39,7 @@ def filled(episodes: list[tuple[int, bool]], capacity: int = 400) -> tuple[Repla
             number, last = len(where), step == length - 1
             where.append((e, step))
             closing = frame(number + 1) if last and limit else None
-            replay.add(frame(number), [number], float(number), terminal=last and not limit, last=closing)
+            store(replay, frame(number), [number], float(number), terminal=last and not limit, last=closing)
         if limit:
             where.append((e, length))
     return replay, where

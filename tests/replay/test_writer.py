@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from playvirtual.replay import Priorities, Replay
 from playvirtual.replay.records import columns, layout_of
 from playvirtual.replay.writer import Writer
+from tests.replay.storing import store
 
 SHAPE = (2, 1, 3)
 
@@ -60,7 +61,7 @@ def play(replay: Replay, events: list[tuple[float, str] | None], action_size: in
         chosen = np.int64(number) if action_size is None else np.arange(number, number + action_size) / 4
         frame = note(chosen.tolist(), reward, how == "terminal", True)
         last = note(nothing, 0.0, False, False) if how == "time limit" else None
-        position = replay.add(frame, chosen, reward, terminal=how == "terminal", last=last)
+        position = store(replay, frame, chosen, reward, terminal=how == "terminal", last=last)
         assert position == number % replay.capacity
         episode += how != "goes on"
     return rows
@@ -111,7 +112,7 @@ def test_a_state_is_a_copy_that_another_replay_takes_over() -> None:
     state = one.state_dict()
     assert all(value.is_contiguous() for value in state.values() if isinstance(value, torch.Tensor))
     for _ in range(5):
-        one.add(frame_of(0), [9.0, 9.0], 9.0, terminal=True)
+        store(one, frame_of(0), [9.0, 9.0], 9.0, terminal=True)
     two.load_state_dict(state)
     assert two.rewards.tolist() == [1.0, 2.0, 0.0, 3.0, 0.0]
     assert two.startable(1).tolist() == [True, True, False, False, False]
@@ -134,7 +135,7 @@ def test_priorities_follow_entry_by_entry(
     values, followed = [0.0] * capacity, 0
     for step, (how, learns) in enumerate(events):
         last = frame_of(0) if how == "time limit" else None
-        replay.add(frame_of(0), 0, 0.0, terminal=how == "terminal", last=last)
+        store(replay, frame_of(0), 0, 0.0, terminal=how == "terminal", last=last)
         if step % every:
             continue
         priorities.follow()

@@ -50,9 +50,9 @@ def test_copies_are_counted_in_actions_where_actions_are_discrete() -> None:
 
 
 def test_flags_of_a_study_leave_a_methods_own_settings_alone() -> None:
-    found = jobs(experiment("toy"), suite("toy/catch"), 1, Path("runs"), options={"K": "2", "steps": "300"})
+    found = jobs(experiment("toy"), suite("toy/catch"), 1, Path("runs"), options={"K": "2", "steps": "600"})
     assert {job.config.method: job.config.objective.K for job in found} == {"rl": 0, "spr": 2, "playvirtual": 2}
-    assert {job.config.steps for job in found} == {300}
+    assert {job.config.steps for job in found} == {600}
 
 
 def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:

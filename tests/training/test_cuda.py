@@ -18,6 +18,7 @@ from playvirtual.training.acting import Acting
 from playvirtual.training.capture import WARM_UPS
 from playvirtual.training.loop import Training, device_of
 from playvirtual.training.pack import pack, unpack
+from tests.replay.storing import store
 from tests.training.test_acting import TASKS
 from tests.training.test_resume import interrupted
 
@@ -98,7 +99,7 @@ def test_entries_arrive_whole_though_the_device_is_far_behind(action_size: int |
         action = np.int64(i % 5) if action_size is None else random.random(action_size).astype(np.float32)
         last = frames[i] if i % 40 == 39 else None
         for ring, follower in zip(rings, followers, strict=True):
-            ring.add(frames[i], action, i / 8, terminal=i % 23 == 22, last=last)
+            store(ring, frames[i], action, i / 8, terminal=i % 23 == 22, last=last)
             follower.follow()
     host, device = rings
     assert int(device._head) == host.head == device.head

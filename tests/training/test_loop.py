@@ -91,7 +91,7 @@ def test_updates_per_step(rate: float, updates: int) -> None:
 def test_lost_lives_end_the_agents_episode_but_not_the_game() -> None:
     """In Breakout a missed ball costs a life: terminal entries, zeroed stacks, one game."""
     options = {k: v for k, v in TINY_ATARI.items() if k not in ("quiet", "max_episode_frames")}
-    training = Training(pv.build("atari/breakout", **{**options, "steps": 400, "min_size": 400}))
+    training = Training(pv.build("atari/breakout", **{**options, "steps": 401, "min_size": 400}))
     seen = []
     while training.episode == 1:
         seen.append(training.stack.observations[0].copy())
@@ -110,7 +110,7 @@ def test_lost_lives_end_the_agents_episode_but_not_the_game() -> None:
 def test_rewards_are_clipped_in_training_and_raw_in_scores() -> None:
     """Ms Pac-Man's dots are worth 10: 1 for the learner, 10 in the return."""
     options = {k: v for k, v in TINY_ATARI.items() if k not in ("quiet", "max_episode_frames")}
-    training = Training(pv.build("atari/ms_pacman", **{**options, "steps": 200, "min_size": 200}))
+    training = Training(pv.build("atari/ms_pacman", **{**options, "steps": 201, "min_size": 200}))
     for _ in range(150):
         training.interact()
     rewards = training.replay.rewards[:150]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual.errors import InputError
 from playvirtual.method import kernels
 from playvirtual.replay.blocks import blocks
 
@@ -28,6 +31,19 @@ def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
     if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and small:
         return fused_convolution.conv_relu(kernels.low_precision(x), weight, bias, stride)
     return F.relu(F.conv2d(x, weight, bias, stride))
+
+
+def map_sides(sides: tuple[int, int], filters: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """Height and width of what convolutions make of a picture; raises where one of them does not fit."""
+    height, width = sides
+    for size, stride in zip(filters, strides, strict=True):
+        height, width = (height - size) // stride + 1, (width - size) // stride + 1
+    if height < 1 or width < 1:
+        raise InputError(
+            f"filters: {tuple(filters)} with strides {tuple(strides)} do not fit into a picture of {sides[0]} × "
+            f"{sides[1]}; allowed: smaller filters or strides, or a larger image_size or crop_size"
+        )
+    return height, width
 
 
 def block_side(conv: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> int:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playvirtual.agents.convolution import conv_relu
+from playvirtual.agents.convolution import conv_relu, map_sides
 from playvirtual.method import rescale
 
 FEW = 16  # rows: for fewer it costs more to bring weights together than to use them one by one
@@ -27,15 +27,14 @@ class Encoder(nn.Module):
         latent: int,
     ) -> None:
         super().__init__()
-        c, height, width = frame_shape
+        c = frame_shape[0]
+        height, width = map_sides(frame_shape[1:], filters, strides)
         self.convs = nn.ModuleList()
         for out, size, stride in zip(channels, filters, strides, strict=True):
             conv = nn.Conv2d(c, out, size, stride)
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)  # the faster layout
             self.convs.append(conv)
-            c, height, width = out, (height - size) // stride + 1, (width - size) // stride + 1
-        if height < 1 or width < 1:
-            raise ValueError(f"filters {tuple(filters)} with strides {tuple(strides)} do not fit {frame_shape} frames")
+            c = out
         self.map_shape = (c, height, width)
         self.fc = nn.Linear(c * height * width, latent) if latent else None
         self.size = latent or c * height * width

@@ -186,13 +186,6 @@ class Sac:
         assert self.auxiliary is not None
         return self.auxiliary.losses(self.encoder, windows, draws)
 
-    def losses(self, batch: Experience, draws: Draws) -> dict[str, Tensor]:
-        """Every loss of one batch with the weights as they are; `update` takes them one after the other."""
-        losses = self.critic_losses(batch.transitions, draws) | self.actor_losses(batch.transitions, draws)
-        if batch.windows is not None and draws.auxiliary is not None:
-            losses |= self.auxiliary_losses(batch.windows, draws.auxiliary)
-        return losses
-
     def update(self, batch: Experience, schedule: Schedule) -> dict[str, Tensor]:
         """One update of everything that `schedule.phase` says is due. Returns detached metrics."""
         draws, phase, c = self.draw(batch), schedule.phase, self.config

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playvirtual.agents.convolution import conv_relu
+from playvirtual.agents.convolution import conv_relu, map_sides
 
 
 def orthogonal(module: nn.Module) -> None:
@@ -39,13 +39,12 @@ class Convolutions(nn.Module):
         strides: Sequence[int],
     ) -> None:
         super().__init__()
-        c, height, width = frame_shape
+        c = frame_shape[0]
+        height, width = map_sides(frame_shape[1:], filters, strides)
         self.layers = nn.ModuleList()
         for out, size, stride in zip(channels, filters, strides, strict=True):
             self.layers.append(nn.Conv2d(c, out, size, stride))
-            c, height, width = out, (height - size) // stride + 1, (width - size) // stride + 1
-        if height < 1 or width < 1:
-            raise ValueError(f"filters {tuple(filters)} with strides {tuple(strides)} do not fit {frame_shape} frames")
+            c = out
         self.size = c * height * width
 
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w)

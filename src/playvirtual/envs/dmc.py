@@ -48,11 +48,6 @@ def task_names() -> list[str]:
     return [f"{domain}-{task}" for domain, tasks in TASKS.items() for task in tasks]
 
 
-def backend() -> str:
-    """What draws the pixels in this process, for the record of a run; back ends differ by ±1 per pixel."""
-    return gl.backend()
-
-
 class Control:
     """One task: actions in [−1, 1]ᴬ are stretched to the task's bounds, unlimited forces taken as they are.
 

@@ -64,25 +64,6 @@ class Replay:
     def __len__(self) -> int:
         return min(self.head, self.capacity)
 
-    def add(
-        self,
-        frame: npt.NDArray[np.uint8],
-        action: npt.ArrayLike,
-        reward: float,
-        *,
-        terminal: bool,
-        last: npt.NDArray[np.uint8] | None = None,
-    ) -> int:
-        """Stores one transition; `last` is the frame it led to, given if and only if a time limit ended the episode.
-
-        Returns the ring position of the transition.
-        """
-        position = self.begin(frame)
-        self.complete(action, reward, terminal=terminal)
-        if last is not None:
-            self.close(last)
-        return position
-
     def begin(self, frame: npt.NDArray[np.uint8]) -> int:
         """Stores a frame before it is known what will be done in it; returns its ring position."""
         position = self.head % self.capacity

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from playvirtual.errors import writing
 from playvirtual.training import checkpoint
 
 FILE = "probes.json"
@@ -21,8 +22,9 @@ def save(run: str | Path, name: str, found: dict[str, Any]) -> Path:
     except ValueError:
         earlier = {}
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**earlier, name: {"step": step, **found}}, indent=2) + "\n", encoding="utf-8")
-    partial.rename(path)
+    with writing("run", path):
+        partial.write_text(json.dumps({**earlier, name: {"step": step, **found}}, indent=2) + "\n", encoding="utf-8")
+        partial.rename(path)
     return path
 
 

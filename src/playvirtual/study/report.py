@@ -14,6 +14,7 @@ from string import Template
 import matplotlib
 from matplotlib.figure import Figure
 
+from playvirtual.errors import writing
 from playvirtual.study import completeness, plots, score_tables
 from playvirtual.study.ablation_tables import ablation_tables
 from playvirtual.study.analysis_tables import analysis_tables
@@ -67,8 +68,14 @@ class Page:
 def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Written:
     """Writes OUT/index.html, OUT/tables and OUT/plots from all runs below `roots`; unusable ones are named in it."""
     records, problems = collect(roots)
-    found = sections(records)
-    page = Page(out)
+    with writing("out", out):
+        page = _write(records, problems, out, title)
+    return Written(page, completeness.summary(records, problems))
+
+
+def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, title: str) -> Path:
+    """Everything that the report consists of; returns its page."""
+    page, found = Page(out), sections(records)
     with matplotlib.rc_context(plots.STYLE):
         for section in found:
             _write_section(page, section)
@@ -78,7 +85,7 @@ def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Wri
     _write_rest(page, records, problems, found)
     target = out / "index.html"
     target.write_text(_fill(page, title, records, problems), encoding="utf-8")
-    return Written(target, completeness.summary(records, problems))
+    return target
 
 
 def _write_section(page: Page, section: Section) -> None:

@@ -133,9 +133,9 @@ def _check(config: Config) -> None:
         raise InputError(
             f"updates_per_step: {config.agent.updates_per_step} leaves nothing to measure; allowed: 0.01 or more"
         )
-    unit = config.environment.action_repeat if config.step_unit == "environment" else 1
-    if config.steps < FILL * unit:
-        raise InputError(f"steps: {config.steps} is too short a run to measure; allowed: {FILL * unit} or more")
+    least = FILL * config.unit
+    if config.steps < least:
+        raise InputError(f"steps: {config.steps} is too short a run to measure; allowed: {least} or more")
     if config.replay.capacity < FILL:
         raise InputError(f"capacity: {config.replay.capacity} is too little to measure; allowed: {FILL} or more")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from playvirtual.config import Config
+from playvirtual.config import Config, check_device
 from playvirtual.errors import InputError
 
 
 def resolve(name: str) -> torch.device:
     """`auto` is the GPU where there is one; asking for a GPU that is not there is an error."""
+    check_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda"):

@@ -29,7 +29,7 @@ Watcher = Callable[[Moment], None]
 
 
 def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
-    """One seed per episode, none of them used in training."""
+    """One seed per episode, drawn independently of training's: of 2³¹, two are the same by chance alone."""
     state = np.random.SeedSequence([seed, step, 0xE7A1]).generate_state(episodes)
     return [int(s) & 0x7FFFFFFF for s in state]
 

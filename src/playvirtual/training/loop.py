@@ -50,11 +50,8 @@ class Training:
         )
         if config.encoder_from:
             take_encoder(self.agent, Path(config.encoder_from))
-        # What `steps`, schedules and evaluation intervals count of one agent step.
-        self.unit = config.environment.action_repeat if config.step_unit == "environment" else 1
         # Room for one closing entry per time limit is not worth a formula: a run shorter than the ring needs no more.
-        agent_steps = -(-config.steps // self.unit)
-        capacity = min(config.replay.capacity, 2 * agent_steps + config.environment.frame_stack)
+        capacity = min(config.replay.capacity, 2 * config.agent_steps + config.environment.frame_stack)
         discrete = isinstance(self.env.action_space, spaces.Discrete)
         action_size = None if discrete else self.env.action_space.shape[0]  # type: ignore[index]
         stack, repeat = config.environment.frame_stack, config.environment.stack_fill == "repeat"
@@ -79,12 +76,12 @@ class Training:
     @property
     def counted(self) -> int:
         """Steps taken, in the configuration's step unit."""
-        return self.step * self.unit
+        return self.step * self.config.unit
 
     def evaluation_due(self) -> bool:
         """Whether the last step reached or crossed a multiple of the evaluation interval."""
         every = self.config.evaluation.every
-        return every > 0 and self.counted // every > (self.counted - self.unit) // every
+        return every > 0 and self.counted // every > (self.counted - self.config.unit) // every
 
     @property
     def done(self) -> bool:
@@ -195,7 +192,7 @@ class Training:
     def step_of_update(self, update: int) -> int:
         """The step after which update number `update` (from 1) was made, in the configuration's step unit."""
         learning_steps = math.ceil(update / self.config.agent.updates_per_step - 1e-9)
-        return (self.config.replay.min_size - 1 + learning_steps) * self.unit
+        return (self.config.replay.min_size - 1 + learning_steps) * self.config.unit
 
     def metrics(self) -> dict[str, Any]:
         """What metrics.jsonl gets: counters, returns, schedules, and the updates' means since the last call."""

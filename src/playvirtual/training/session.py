@@ -251,8 +251,7 @@ class Session:
 
 def _last_step(config: Config) -> int:
     """The step of a run's last evaluation: the first at or after `steps` that a whole agent step reaches."""
-    unit = config.environment.action_repeat if config.step_unit == "environment" else 1
-    return -(-config.steps // unit) * unit
+    return config.agent_steps * config.unit
 
 
 def _normalised(config: Config, score: float) -> dict[str, float]:

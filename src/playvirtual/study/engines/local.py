@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from playvirtual.cores import cores
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, writing
 from playvirtual.study.engines import Outcome
 from playvirtual.study.engines import mps as mps_daemon
 from playvirtual.study.grids import Job
@@ -63,8 +63,9 @@ class LocalEngine:
             environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(card) if self._daemon else self.gpus[card]
         if self._daemon:
             environment |= self._daemon.environment
-        job.path.parent.mkdir(parents=True, exist_ok=True)
-        log = log_file(job).open("wb")
+        with writing("out", job.path.parent):
+            job.path.parent.mkdir(parents=True, exist_ok=True)
+            log = log_file(job).open("wb")
         process = subprocess.Popen(
             [sys.executable, "-m", "playvirtual", *job.command(), "--quiet", "--resume"],
             stdin=subprocess.DEVNULL,

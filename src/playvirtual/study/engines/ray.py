@@ -6,6 +6,7 @@ Ray somewhere else and goes on from its last checkpoint.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -29,7 +30,7 @@ class RayEngine:
     def __init__(self, address: str | None, cpus_per_run: float = 1.0, gpus_per_run: float | None = None) -> None:
         ray = _import_ray()
         for name, value in (("cpus_per_run", cpus_per_run), ("gpus_per_run", gpus_per_run)):
-            if value is not None and value < 0:
+            if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 0 or more")
         _connect(ray, address)
         self._ray = ray

@@ -1,0 +1,17 @@
+"""All losses of the continuous agent side by side; an update takes them one after the other."""
+
+from torch import Tensor
+
+from playvirtual.agents.sac import Draws, Sac
+from playvirtual.replay.transitions import Experience
+
+
+def every_loss(agent: Sac, batch: Experience, draws: Draws) -> dict[str, Tensor]:
+    """With the weights as they are."""
+    assert batch.windows is not None
+    assert draws.auxiliary is not None
+    return {
+        **agent.critic_losses(batch.transitions, draws),
+        **agent.actor_losses(batch.transitions, draws),
+        **agent.auxiliary_losses(batch.windows, draws.auxiliary),
+    }
