@@ -21,8 +21,13 @@ from playvirtual.training.factory import Agent, make_agent
 from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
+from playvirtual.training.restore import newest_sound
 from playvirtual.training.run_folder import RunFolder, default_path
 from playvirtual.training.session import Run, run
+
+AGENT_FILES = ("weights.safetensors", "agent.json")
+
+RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
 
 
 def train(
@@ -46,9 +51,9 @@ def train(
     return _run(config, path, resume=resume, log=log, quiet=quiet)
 
 
-def resume(path: str | Path, *, log: str = "none", quiet: bool = False, **options: Any) -> Run:
+def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, **options: Any) -> Run:
     """Goes on with the run in that folder; `options`, if any, must be those it was begun with."""
-    folder = RunFolder.open(path)
+    folder = _open(path)
     config = with_values(folder.config(), options)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet)
 
@@ -58,64 +63,76 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
     return run(config, path, shown, resume=resume, log=parse(log))
 
 
-def load(path: str | Path, device: str = "auto") -> Agent:
+def load(path: RunOrPath, device: str = "auto") -> Agent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
     From then on this process computes in the run's precision and, on the CPU, with its number of threads.
     """
-    folder = RunFolder.open(path)
-    config, chosen = folder.config(), resolve(device)
-    weights, record, actions = checkpoint.read_agent(_agent_folder(folder))
-    c, h, w = record["observation_shape"]
-    set_arithmetic(config, chosen)
-    agent = make_agent(config, (c, h, w), actions, chosen, seed=0)
-    agent.load_weights(weights)
-    return agent
+    folder = _open(path)
+    return _load(folder, _agent_folder(folder), device)
 
 
-def export(path: str | Path, out: str | Path) -> Path:
+def export(path: RunOrPath, out: str | Path) -> Path:
     """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration."""
-    folder, target = RunFolder.open(path), Path(out)
+    folder, target = _open(path), Path(out)
     if target.exists():
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
     config = (folder.path / "config.json").read_bytes()
     source = _agent_folder(folder)
-    contents = [(name, checkpoint.read(source, name)) for name in ("weights.safetensors", "agent.json")]
+    contents = [(name, checkpoint.read(source, name)) for name in AGENT_FILES]
     with writing("out", target):
         target.mkdir(parents=True)
         checkpoint.write_folder(target, [("config.json", config), *contents])
     return target
 
 
-def _agent_folder(folder: RunFolder) -> Path:
-    """Where the weights lie: in an export itself, in the newest checkpoint of a run."""
-    exported = (folder.path / "weights.safetensors").is_file()
-    return folder.path if exported else checkpoint.newest(folder.path)
-
-
 def evaluate(
-    path: str | Path,
+    path: RunOrPath,
     *,
     episodes: int | None = None,
     seed: int | None = None,
     device: str = "auto",
     watcher: Watcher | None = None,
 ) -> list[float]:
-    """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol."""
+    """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
+
+    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint.
+    """
+    folder = _open(path)
     given = {"episodes": episodes, "seed": seed}
-    config = with_values(RunFolder.open(path).config(), {k: v for k, v in given.items() if v is not None})
-    agent = load(path, device)
-    acting = Acting(agent, capture=config.capture != "off")
-    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, 1]))
+    config = with_values(folder.config(), {k: v for k, v in given.items() if v is not None})
+    source = _agent_folder(folder)
+    acting = Acting(_load(folder, source, device), capture=config.capture != "off")
+    step = checkpoint.step_of(source)
+    policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, step]))
     with torch.no_grad():
         return play_episodes(
             policy,
             config,
             episodes=config.evaluation.episodes,
             seed=config.seed,
-            step=config.steps,
+            step=step,
             watcher=watcher,
         )
+
+
+def _open(run: RunOrPath) -> RunFolder:
+    return RunFolder.open(run.path if isinstance(run, Run) else run)
+
+
+def _agent_folder(folder: RunFolder) -> Path:
+    """Where the weights lie: in an export itself, in the newest sound checkpoint of a run."""
+    return folder.path if folder.is_export else newest_sound(folder.path, AGENT_FILES)
+
+
+def _load(folder: RunFolder, source: Path, device: str) -> Agent:
+    config, chosen = folder.config(), resolve(device)
+    shape, actions = checkpoint.read_shapes(source)
+    weights = checkpoint.read_tensors(source, "weights.safetensors")
+    set_arithmetic(config, chosen)
+    agent = make_agent(config, shape, actions, chosen, seed=0)
+    agent.load_weights(weights)
+    return agent
 
 
 def bench(

@@ -335,6 +335,8 @@ def _is_discrete(task: str) -> bool:
 
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
     """The configuration of a run: the task's defaults, the preset, the method, then single options."""
+    if not isinstance(task, str):
+        raise InputError(f"task: {task!r} is not allowed; allowed: a name such as 'atari/pong'")
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     if preset not in PRESETS:

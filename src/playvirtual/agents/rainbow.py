@@ -15,6 +15,7 @@ from playvirtual.agents.cycles import cycle_loss, virtual_trajectories
 from playvirtual.agents.descent import Descent, load_adam
 from playvirtual.agents.losses import categorical_loss, project_distribution
 from playvirtual.agents.networks import DuelingHead, Encoder
+from playvirtual.agents.observations import as_images
 from playvirtual.agents.schedule import Schedule
 from playvirtual.agents.targets import follow, target_of
 from playvirtual.config import ObjectiveConfig, RainbowConfig, copies
@@ -55,6 +56,7 @@ class Rainbow:
     ) -> None:
         self.config, self.objective, self.device = config, objective, torch.device(device)
         self.generator, self.bf16 = generator, bf16
+        self.observation_shape = observation_shape
         self.actions = DiscreteActions(actions)
         self.K = objective.K
         self.M = copies(objective.M, actions) if self.K else 0
@@ -116,7 +118,7 @@ class Rainbow:
     @torch.no_grad()
     def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…) actions; exploration is the noise of the head's layers."""
-        images = torch.as_tensor(observation, device=self.device)
+        images = as_images(observation, self.observation_shape, self.device)
         single = images.dim() == 3
         action = self.values(images.reshape(-1, *images.shape[-3:]), explore).argmax(1)
         return action[0] if single else action
@@ -124,14 +126,15 @@ class Rainbow:
     @torch.no_grad()
     def values(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, |A|): what each action is expected to return."""
-        images = torch.as_tensor(observation, device=self.device)
+        images = as_images(observation, self.observation_shape, self.device)
         flat = self.q_values(self.head(self.latents(images.reshape(-1, *images.shape[-3:])), noisy=explore))
         return flat.reshape(*images.shape[:-3], flat.shape[-1])
 
     @torch.no_grad()
     def latents(self, observation: Tensor | npt.NDArray[np.uint8]) -> Tensor:
         """(N, C, H, W) uint8 observations -> (N, …): f(s), the pictures as they are."""
-        z: Tensor = self.encoder(torch.as_tensor(observation, device=self.device).to(torch.get_default_dtype()) / 255.0)
+        images = as_images(observation, self.observation_shape, self.device)
+        z: Tensor = self.encoder(images.to(torch.get_default_dtype()) / 255.0)
         return z
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from playvirtual.agents.convolution import block_side
 from playvirtual.agents.descent import Descent, load_adam
+from playvirtual.agents.observations import as_images
 from playvirtual.agents.sac_auxiliary import Auxiliary, AuxiliaryDraws
 from playvirtual.agents.sac_losses import (
     actor_loss,
@@ -62,6 +63,7 @@ class Sac:
         self.generator, self.bf16 = generator, bf16
         self.actions = BoxActions((-1.0,) * actions, (1.0,) * actions)
         self.target_entropy = -float(actions)
+        self.observation_shape = observation_shape
         c, (channels, image_size, _) = config, observation_shape
         convs = Convolutions((channels, c.crop_size, c.crop_size), c.channels, c.filters, c.strides)
         block = block_side(convs.layers[0], (channels, c.crop_size, c.crop_size), self.device)
@@ -123,7 +125,7 @@ class Sac:
     @torch.no_grad()
     def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, A): the mean action or, to explore, a draw from the policy."""
-        images = torch.as_tensor(observation, device=self.device)
+        images = as_images(observation, self.observation_shape, self.device)
         single = images.dim() == 3
         x = self.augment.centre(images.reshape(-1, *images.shape[-3:]))
         mean, log_std = self.actor(self.encoder.convs(x))
@@ -136,7 +138,7 @@ class Sac:
     @torch.no_grad()
     def latents(self, observation: Tensor | npt.NDArray[np.uint8]) -> Tensor:
         """(N, C, H, W) uint8 observations -> (N, D): f(s) of the pictures' centres."""
-        z: Tensor = self.encoder(self.augment.centre(torch.as_tensor(observation, device=self.device)))
+        z: Tensor = self.encoder(self.augment.centre(as_images(observation, self.observation_shape, self.device)))
         return z
 
     @property

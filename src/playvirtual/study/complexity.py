@@ -9,6 +9,7 @@ import torch
 
 from playvirtual.training import checkpoint
 from playvirtual.training.factory import make_agent
+from playvirtual.training.restore import newest_sound
 from playvirtual.training.run_folder import RunFolder
 
 
@@ -21,7 +22,7 @@ def parameters(run: str | Path) -> int:
     """The trainable parameters of a run's agent, which is built anew as its newest checkpoint describes it."""
     folder = RunFolder.open(run)
     config = folder.config()
-    shape, actions = checkpoint.read_shapes(checkpoint.newest(folder.path))
+    shape, actions = checkpoint.read_shapes(newest_sound(folder.path, ["agent.json"]))
     return make_agent(config, shape, actions, torch.device("cpu"), seed=0).parameter_count()
 
 

@@ -22,6 +22,7 @@ from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
 from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.pretrained import agent_state
+from playvirtual.training.restore import newest_sound
 from playvirtual.training.run_folder import RunFolder
 
 CHUNK = 100  # transitions that go through the networks at a time
@@ -55,9 +56,9 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
             f"run: {str(run)!r} has no dynamics model (its method is {config.method}); allowed: a run with prediction, "
             "such as spr or playvirtual"
         )
-    if (folder.path / "weights.safetensors").is_file():
+    if folder.is_export:
         raise InputError(f"run: {str(run)!r} is an export, which has no dynamics model; allowed: the run itself")
-    path = checkpoint.newest(folder.path)
+    path = newest_sound(folder.path, ("agent.json", "state.json", "state.safetensors"))
     shape, actions = checkpoint.read_shapes(path)
     used = resolve(device)
     set_arithmetic(config, used)

@@ -131,17 +131,17 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
         raise InputError(f"checkpoint: {str(path / name)!r} is no safetensors file ({error})") from None
 
 
-def read_agent(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], ActionSpace]:
-    """(weights, agent.json, action space) of a checkpoint or an export."""
-    record, actions = _agent_record(path)
-    return read_tensors(path, "weights.safetensors"), record, actions
-
-
 def read_shapes(path: Path) -> tuple[tuple[int, int, int], ActionSpace]:
     """Observation shape and action space of the agent of a checkpoint or an export, its weights unread."""
     record, actions = _agent_record(path)
     c, h, w = record["observation_shape"]
     return (c, h, w), actions
+
+
+def step_of(path: Path) -> int:
+    """The step, in the configuration's unit, at which the agent of a checkpoint or an export was kept."""
+    record, _ = _agent_record(path)
+    return int(record["step"])
 
 
 def write_synced(path: Path, data: bytes) -> None:

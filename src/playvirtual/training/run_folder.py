@@ -88,6 +88,11 @@ class RunFolder:
             )
         return folder
 
+    @property
+    def is_export(self) -> bool:
+        """Whether it holds an agent's weights alone, which cannot go on learning."""
+        return (self.path / "weights.safetensors").is_file()
+
     def config(self) -> Config:
         """The configuration the run was made with."""
         try:

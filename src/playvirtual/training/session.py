@@ -60,8 +60,10 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
                     return Session(training, folder, display, stop, mirrors).run()
         if not path.is_dir():
             raise InputError(f"run_dir: {str(path)!r} is a file; allowed: a run folder")
+        folder = RunFolder(path)
+        if folder.is_export:
+            raise InputError(f"run: {str(path)!r} is an export, which cannot go on; allowed: the run it was made of")
         with locked(path):
-            folder = RunFolder(path)
             folder.adopt(config)
             returns = folder.returns(_last_step(config))
             if returns is not None:

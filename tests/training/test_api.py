@@ -1,0 +1,83 @@
+"""The Python entry points on a finished run: its own score again, fallen-back checkpoints, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import playvirtual as pv
+from playvirtual.training import checkpoint
+from playvirtual.training.loop import Training
+
+QUICK: dict[str, Any] = {"device": "cpu", "steps": 90, "min_size": 40, "hidden": 16, "K": 2, "episodes": 40}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pv.Run:
+    """Two checkpoints, at 45 and 90; half of its evaluation's actions are random."""
+    where = tmp_path_factory.mktemp("api") / "run"
+    return pv.train("toy/catch", run_dir=where, checkpoint_every=45, epsilon=0.5, quiet=True, **QUICK)
+
+
+def test_evaluating_without_options_gives_the_runs_own_returns(run: pv.Run) -> None:
+    assert len(set(run.returns)) == 2
+    assert pv.evaluate(run.path, device="cpu") == run.returns
+    others = [pv.evaluate(run.path, seed=seed, device="cpu") for seed in range(10, 16)]
+    assert any(returns != run.returns for returns in others)
+
+
+def test_a_run_stands_for_its_folder(run: pv.Run, tmp_path: Path) -> None:
+    observation = np.random.default_rng(0).integers(256, size=(4, 1, 10, 10)).astype(np.uint8)
+    actions = pv.load(run.path, "cpu").act(observation)
+    assert pv.load(run, "cpu").act(observation).equal(actions)
+    assert pv.load(pv.export(run, tmp_path / "agent"), "cpu").act(observation).equal(actions)
+    assert pv.evaluate(run, device="cpu") == pv.evaluate(run.path, device="cpu")
+    assert pv.resume(run).returns == run.returns
+
+
+def damage(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.unlink()  # it may be linked into other checkpoints
+    file.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", checkpoint_every=45, quiet=True, **QUICK)
+    older, newest = checkpoint.complete(run.path)
+    damage(newest / "weights.safetensors")
+    capsys.readouterr()
+    out = pv.export(run, tmp_path / "agent")
+    assert checkpoint.step_of(out) == 45
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("weights.safetensors' is damaged (its checksum does not match); using the one before")
+    damage(older / "weights.safetensors")
+    with pytest.raises(pv.InputError, match=r"step-000000045/weights.safetensors' is damaged"):
+        pv.load(run, "cpu")
+
+
+def test_an_export_cannot_go_on_learning(run: pv.Run, tmp_path: Path) -> None:
+    out = pv.export(run, tmp_path / "agent")
+    before = sorted(p.name for p in out.iterdir())
+    with pytest.raises(pv.InputError, match=r"^run: '.*agent' is an export, which cannot go on; allowed: the run"):
+        pv.resume(out)
+    assert sorted(p.name for p in out.iterdir()) == before
+
+
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+@pytest.mark.parametrize(
+    "observation",
+    [np.zeros((10, 10), np.uint8), np.zeros((3, 84, 84), np.uint8), np.zeros((2, 1, 10, 10), np.float32)],
+)
+def test_what_an_agent_cannot_look_at_is_named(task: str, observation: Any) -> None:
+    training = Training(pv.build(task, device="cpu"))
+    with pytest.raises(pv.InputError, match=r"^observation: (uint8|float32) of shape .* allowed: uint8 of shape \("):
+        training.agent.act(observation)
+    training.close()
+
+
+@pytest.mark.parametrize("task", [None, 3])
+def test_a_task_is_a_name(task: Any) -> None:
+    with pytest.raises(pv.InputError, match=rf"^task: {task} is not allowed; allowed: a name such as 'atari/pong'$"):
+        pv.build(task)
