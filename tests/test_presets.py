@@ -177,6 +177,15 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("task", ["toy/catch", "minatar/breakout"])
+@pytest.mark.parametrize(("option", "only"), [({"image_size": 84}, 10), ({"grayscale": True}, False)])
+def test_a_grid_has_the_size_that_it_has(task: str, option: dict[str, Any], only: int) -> None:
+    (name,) = option
+    with pytest.raises(InputError, match=f"^{name}: {option[name]} is not allowed; allowed: {only}, as {task} shows"):
+        build(task, **option)
+    assert build(task, **{name: only}) == build(task)
+
+
 @pytest.mark.parametrize(("rate", "least"), [(2, 60), (0.5, 61), (0.25, 63)])
 def test_the_shortest_run_makes_its_first_update_in_its_last_step(rate: float, least: int) -> None:
     options: dict[str, Any] = {"min_size": 60, "updates_per_step": rate, "K": 2, "batch_size": 1, "device": "cpu"}

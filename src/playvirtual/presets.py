@@ -345,7 +345,21 @@ def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **op
     if preset == "reference":
         config = with_values(config, REFERENCE_CHANGES[type(config.agent)])
     config = with_values(config, METHOD_CHANGES[method])
-    return _that_learns(with_values(config, options))
+    config = with_values(config, options)
+    if task.startswith("minatar/") or task == "toy/catch":
+        _check_grid(config)
+    return _that_learns(config)
+
+
+def _check_grid(config: Config) -> None:
+    """A grid of cells has the size and the channels that it has."""
+    own = MINATAR.environment
+    for name in ("image_size", "grayscale"):
+        wanted, only = getattr(config.environment, name), getattr(own, name)
+        if wanted != only:
+            raise InputError(
+                f"{name}: {wanted} is not allowed; allowed: {only}, as {config.task} shows a grid, not a picture"
+            )
 
 
 def _that_learns(config: Config) -> Config:
