@@ -173,6 +173,24 @@ def test_mixed_configurations_are_kept_apart_and_doubles_named(tmp_path: Path) -
     assert [setting.name for setting in section.runs] == ["spr", "spr, learning_rate = 0.5"]
 
 
+def test_of_doubles_the_one_that_got_furthest_is_reported(tmp_path: Path) -> None:
+    for name, score in (("a-begun", 0.1), ("b-further", 0.2), ("c-finished", 0.3), ("d-finished", 0.4)):
+        write_run(tmp_path / "runs" / name, "toy/catch", "spr", 1, score)
+    for name, step in (("a-begun", 10), ("b-further", 20)):
+        line = {"step": step, "mean": 0.9, "returns": [0.9]}
+        (tmp_path / "runs" / name / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    assert [record.path.name for record in collect([tmp_path / "runs"])[0]] == ["c-finished"]
+    begun = [tmp_path / "runs" / name for name in ("a-begun", "b-further")]
+    assert [record.path.name for record in collect(begun)[0]] == ["b-further"]
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    assert written.summary == "1 finished run of 1 task, 3 duplicates left out"
+    page = written.page.read_text()
+    assert "left out: the same task, setting and seed as" in page
+    assert "Runs that are there twice (3)" in page
+    assert "Folders that cannot be used" not in page
+    assert "Incomplete" not in page
+
+
 def hostile_runs(root: Path) -> None:
     write_run(root / HOSTILE.replace("/", "∕"), "toy/catch", "spr", 1, 0.5)
     write_run(root / "b", "toy/catch", "playvirtual", 1, 0.6)

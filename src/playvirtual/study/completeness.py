@@ -16,26 +16,31 @@ from playvirtual.study.settings import setting_name
 from playvirtual.study.tables import Table
 
 LISTED = 400  # lines of one list; the rest is counted
+KINDS = {"unusable": "Folders that cannot be used", "double": "Runs that are there twice"}
 
 
 def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
-    """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder"."""
+    """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder, 1 duplicate left out"."""
     finished = sum(record.finished for record in records)
     tasks = len({record.task for record in records})
     parts = [f"{finished} finished {_plural(finished, 'run')} of {tasks} {_plural(tasks, 'task')}"]
     if finished < len(records):
         parts.append(f"{len(records) - finished} unfinished")
-    if problems:
-        parts.append(f"{len(problems)} unusable {_plural(len(problems), 'folder')}")
+    kinds = Counter(problem.kind for problem in problems)
+    if unusable := kinds["unusable"]:
+        parts.append(f"{unusable} unusable {_plural(unusable, 'folder')}")
+    if doubles := kinds["double"]:
+        parts.append(f"{doubles} {_plural(doubles, 'duplicate')} left out")
     return ", ".join(parts)
 
 
 def missing_html(problems: Sequence[Problem], sections: Sequence[Section]) -> str:
-    """Folders that cannot be used, runs that are not finished, seeds and tasks that are not there."""
+    """Folders that cannot be used or are not needed, runs that are not finished, seeds and tasks that are not there."""
     parts = []
-    if problems:
-        lines = [f"<code>{escape(str(p.path))}</code>: {escape(p.reason)}" for p in problems]
-        parts.append(_listing("Folders that cannot be used", lines))
+    for kind, title in KINDS.items():
+        lines = [f"<code>{escape(str(p.path))}</code>: {escape(p.reason)}" for p in problems if p.kind == kind]
+        if lines:
+            parts.append(_listing(title, lines))
     open_runs = [record for section in sections for record in section.unfinished]
     if open_runs:
         lines = [

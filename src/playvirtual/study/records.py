@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playvirtual.errors import InputError
 from playvirtual.study.probe_results import probed_dynamics_mse
@@ -53,10 +53,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Problem:
-    """A run folder that cannot be used, and why."""
+    """A run folder that cannot be used or is not needed, and why."""
 
     path: Path
     reason: str
+    kind: Literal["unusable", "double"] = "unusable"
 
 
 def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
@@ -139,16 +140,23 @@ def _thinned(curve: Curve) -> Curve:
 
 
 def _without_doubles(records: list[Record], problems: list[Problem]) -> tuple[list[Record], list[Problem]]:
-    """Keeps the first of several folders that hold the same task, setting and seed, and names the others."""
-    kept: dict[tuple[str, ...], Record] = {}
+    """Keeps of several folders that hold the same task, setting and seed the one that got furthest."""
+    furthest: dict[tuple[str, ...], Record] = {}
+    for record in sorted(
+        records, key=lambda r: (r.finished, r.reached), reverse=True
+    ):  # stable: else the first by path
+        furthest.setdefault(_identity(record), record)
+    kept = [record for record in records if furthest[_identity(record)] is record]
     for record in records:
-        key = (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
-        if key in kept:
-            reason = f"the same task, setting and seed as {kept[key].path}, which is used instead"
-            problems.append(Problem(record.path, reason))
-        else:
-            kept[key] = record
-    return list(kept.values()), problems
+        if (other := furthest[_identity(record)]) is not record:
+            reason = f"left out: the same task, setting and seed as {other.path}, which has got as far or further"
+            problems.append(Problem(record.path, reason, "double"))
+    return kept, problems
+
+
+def _identity(record: Record) -> tuple[str, ...]:
+    """What makes two folders hold the same run."""
+    return (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
 
 
 def _reason(error: Exception) -> str:
