@@ -191,6 +191,23 @@ def test_of_doubles_the_one_that_got_furthest_is_reported(tmp_path: Path) -> Non
     assert "Incomplete" not in page
 
 
+def test_a_damaged_line_is_named_and_the_rest_of_the_run_counts(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path / "runs" / str(seed), "toy/catch", "spr", seed, 0.5)
+    evaluations = [tmp_path / "runs" / str(seed) / "evaluations.jsonl" for seed in (1, 2, 3)]
+    whole = evaluations[0].read_bytes()
+    evaluations[0].write_bytes(b'{"step": 1}\n' + whole + b"\xff\x00\n")
+    evaluations[1].write_bytes(whole + b'{"step": 9, "me')  # cut off, as a run is that was killed while it wrote
+    (tmp_path / "runs" / "3" / "timing.jsonl").write_text("5\n")
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    assert written.summary == "3 finished runs of 1 task, 2 damaged files"
+    page = written.page.read_text()
+    assert "Damaged files of runs that are used (2)" in page
+    assert "runs/1</code>: evaluations.jsonl: not a record and left out: lines 1, 3" in page
+    assert "runs/3</code>: timing.jsonl: not a record and left out: line 1" in page
+    assert "Incomplete: 3 finished runs" in page
+
+
 def hostile_runs(root: Path) -> None:
     write_run(root / HOSTILE.replace("/", "∕"), "toy/catch", "spr", 1, 0.5)
     write_run(root / "b", "toy/catch", "playvirtual", 1, 0.6)

@@ -139,8 +139,8 @@ def test_a_corrupt_run_folder_is_named_and_the_rest_is_reported(study: Path, tmp
     (runs / "toy-catch" / "spr" / "seed-1" / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
     written = playvirtual("report", "runs", "--out", "report", cwd=tmp_path)
     assert written.returncode == 0, written.stderr
-    assert "3 finished runs of 1 task, 1 unfinished, 2 unusable folders" in written.stdout
+    assert "4 finished runs of 1 task, 1 unfinished, 1 unusable folder, 1 damaged file" in written.stdout
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "evaluations.jsonl: line 1 is not JSON" in page
+    assert "evaluations.jsonl: not a record and left out: line 1" in page
     assert "evaluated to step 0 of 240" in page
     assert json.loads((runs / "toy-catch" / "spr" / "seed-2" / "config.json").read_text())["seed"] == 2

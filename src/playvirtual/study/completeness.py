@@ -16,7 +16,11 @@ from playvirtual.study.settings import setting_name
 from playvirtual.study.tables import Table
 
 LISTED = 400  # lines of one list; the rest is counted
-KINDS = {"unusable": "Folders that cannot be used", "double": "Runs that are there twice"}
+KINDS = {
+    "unusable": "Folders that cannot be used",
+    "damaged": "Damaged files of runs that are used",
+    "double": "Runs that are there twice",
+}
 
 
 def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
@@ -29,13 +33,15 @@ def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
     kinds = Counter(problem.kind for problem in problems)
     if unusable := kinds["unusable"]:
         parts.append(f"{unusable} unusable {_plural(unusable, 'folder')}")
+    if damaged := kinds["damaged"]:
+        parts.append(f"{damaged} damaged {_plural(damaged, 'file')}")
     if doubles := kinds["double"]:
         parts.append(f"{doubles} {_plural(doubles, 'duplicate')} left out")
     return ", ".join(parts)
 
 
 def missing_html(problems: Sequence[Problem], sections: Sequence[Section]) -> str:
-    """Folders that cannot be used or are not needed, runs that are not finished, seeds and tasks that are not there."""
+    """What cannot be used, is damaged or there twice; runs not finished; seeds and tasks that are not there."""
     parts = []
     for kind, title in KINDS.items():
         lines = [f"<code>{escape(str(p.path))}</code>: {escape(p.reason)}" for p in problems if p.kind == kind]
