@@ -107,10 +107,21 @@ def experiments_text() -> str:
     width = max(map(len, EXPERIMENTS))
     lines = []
     for e in EXPERIMENTS.values():
-        lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {len(e.rows)} rows on {', '.join(e.suites)}")
+        lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {_rows_text(e)}")
         if e.needs:
             lines.append(f"{'':<{width}}  needs {e.needs}")
     return "\n".join([*lines, "", f"suites: {', '.join(SUITE_NAMES)}, or any tasks separated by commas"])
+
+
+def _rows_text(experiment: Any) -> str:
+    """As in "9 settings on atari100k, dmc100k", or suite by suite where they have not the same; each is run once."""
+    from playvirtual.study.experiments import suite
+    from playvirtual.study.grids import jobs
+
+    counts: dict[int, list[str]] = {}
+    for name in experiment.suites:
+        counts.setdefault(len(jobs(experiment, suite(name)[:1], 1, Path("runs"))), []).append(name)
+    return "; ".join(f"{count} settings on {', '.join(names)}" for count, names in counts.items())
 
 
 def _first_config(words: Sequence[str]) -> Any:

@@ -90,6 +90,13 @@ def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() ->
     assert "not built" not in text
 
 
+def test_the_list_counts_what_is_run_suite_by_suite() -> None:
+    text = experiments_text()
+    # Ten rows, but both schemes at K = 0 are one setting; M is counted in actions on one suite only.
+    assert "(Table 4): 9 settings on atari100k, dmc100k\n" in text
+    assert "(Table 7): 4 settings on atari100k; 5 settings on dmc100k\n" in text
+
+
 def test_fixed_encoders_are_those_of_the_same_task_and_seed() -> None:
     found = jobs(experiment("frozen-encoder"), suite("toy"), 2, Path("runs"))
     folders = ["rl", "spr", "playvirtual", "rl-encoder_fromspr", "rl-encoder_fromplayvirtual"]
