@@ -208,6 +208,15 @@ def test_a_damaged_line_is_named_and_the_rest_of_the_run_counts(tmp_path: Path) 
     assert "Incomplete: 3 finished runs" in page
 
 
+def test_every_table_and_plot_can_be_scrolled_in_its_own_box(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "toy/catch", "spr", 1, 0.1)
+    write_run(tmp_path / "b", "toy/catch", "playvirtual", 1, 0.2)
+    page = report([tmp_path], tmp_path / "out").page.read_text()
+    for element in ("<table", "<svg"):
+        assert page.count(element) == page.count(f"<div class=scroll>{element}") > 0
+    assert "no-repeat local" in page  # the shade at the edge, which a script-free page can only have from its style
+
+
 def hostile_runs(root: Path) -> None:
     write_run(root / HOSTILE.replace("/", "∕"), "toy/catch", "spr", 1, 0.5)
     write_run(root / "b", "toy/catch", "playvirtual", 1, 0.6)

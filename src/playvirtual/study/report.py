@@ -61,7 +61,8 @@ class Page:
             svg = plots.write(figure, self.out / "plots" / name)
             svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
             kind = "plot narrow" if narrow else "plot"
-            self.parts.append(f'<figure class="{kind}">{svg}<figcaption>{escape(caption)}</figcaption></figure>')
+            words = f"<figcaption>{escape(caption)}</figcaption>"
+            self.parts.append(f'<figure class="{kind}"><div class=scroll>{svg}</div>{words}</figure>')
 
 
 def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Written:
