@@ -85,6 +85,7 @@ def test_a_run_that_fails_is_retried_and_does_not_stop_the_rest(tmp_path: Path) 
     assert result.returncode == 1
     assert result.stdout.count("started   toy/catch  SPR  seed 1") == 2
     assert "finished  toy/catch  RL  seed 1" in result.stdout
+    assert "\n1 run failed; the same command tries it again: playvirtual sweep toy" in result.stderr
     assert "failed: runs/toy-catch/spr/seed-1: playvirtual: error: run_dir:" in result.stderr
     assert foreign.read_text() == "not a run"
 
@@ -103,7 +104,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path: Path, s
     if process.returncode == 0:
         pytest.skip("the run was over before the signal came")
     assert process.returncode == 130
-    assert "stopped with 1 runs to go; go on with the same command: playvirtual sweep toy" in stderr
+    assert "stopped with 1 run to go; go on with the same command: playvirtual sweep toy" in stderr
     assert playvirtual(*SWEEP, "--seeds", "1", "--rows", "playvirtual", cwd=tmp_path).returncode == 0
     ours, theirs = (
         (folder / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "evaluations.jsonl").read_text()

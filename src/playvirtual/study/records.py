@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from playvirtual.errors import InputError
+from playvirtual.study.counted import plural
 from playvirtual.study.probe_results import probed_dynamics_mse
 from playvirtual.study.settings import changes
 
@@ -138,7 +139,7 @@ def _lines(path: Path, numbers: Collection[str], damage: list[str]) -> list[dict
             bad.append(at)
     if bad:
         shown = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
-        damage.append(f"{path.name}: not a record and left out: line{'s' if len(bad) > 1 else ''} {shown}")
+        damage.append(f"{path.name}: not a record and left out: {plural(len(bad), 'line')} {shown}")
     return records
 
 
