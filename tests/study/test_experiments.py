@@ -9,6 +9,7 @@ import pytest
 from playvirtual import published
 from playvirtual.cli_study import experiments_text
 from playvirtual.errors import InputError
+from playvirtual.presets import build
 from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
 from playvirtual.study.grids import jobs, load, select
 
@@ -64,6 +65,18 @@ def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:
     python = tmp_path / "grid.py"
     python.write_text("rows = [dict(label=f'K {k}', method='spr', options={'K': k}) for k in (1, 2)]\n")
     assert [row.options["K"] for row in load(str(python)).rows] == [1, 2]
+
+
+def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    (tmp_path / "horizons.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    grid = load(str(tmp_path / "horizons.toml"))
+    found = jobs(grid, suite(",".join(grid.suites)), 1, tmp_path)
+    assert {job.path.parent.name for job in found} == {"spr", "playvirtual-K1", "playvirtual-K5-M2"}
+    for job in found:
+        if "few" in job.label:
+            own = build(job.config.task).objective.M
+            assert (own, job.config.objective.M) == ("1A", "2")
 
 
 @pytest.mark.parametrize(
