@@ -120,6 +120,13 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         (["sweep", "toy", "--seeds", "0"], "seeds: 0 is not allowed; allowed: 1 or more"),
         (["sweep", "toy", "--engine", "rai"], "engine: 'rai' is not known; did you mean 'ray'"),
         (["sweep", "toy", "--workers", "0"], "workers: 0 is not allowed"),
+        (["sweep", "toy", "--retries", "-1", "--dry-run"], "retries: -1 is not allowed; allowed: 0 or more"),
+        (
+            ["sweep", "toy", "--address", "auto", "--dry-run"],
+            "address: 'auto' is not allowed with --engine local; allowed: --workers, --per-gpu, --mps, or --engine ray",
+        ),
+        (["sweep", "toy", "--gpus-per-run", "0.25"], "gpus_per_run: '0.25' is not allowed with --engine local"),
+        (["sweep", "toy", "--engine", "ray", "--per-gpu=4"], "per_gpu: '4' is not allowed with --engine ray"),
         (["report", "nowhere"], "runs: 'nowhere' is not there"),
     ]:
         result = playvirtual(*words, cwd=tmp_path)
@@ -127,6 +134,15 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         assert result.stderr.startswith(f"playvirtual: error: {message}"), result.stderr
         assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_says_whose_defaults_it_shows(tmp_path: Path) -> None:
+    for words, task, steps in [(["sweep"], "atari/pong", 100000), (["sweep", "minatar"], "minatar/asterix", 50000)]:
+        text = " ".join(playvirtual(*words, "--help", cwd=tmp_path).stdout.split())
+        assert f"Defaults shown for them are those of {task}; other tasks have others." in text
+        assert f"(default: {steps})" in text
+        assert "or tasks: a,b,c (default: those of the experiment)" in text
+        assert "one of paper, reference (default: paper)" in text
 
 
 @pytest.mark.slow
