@@ -14,14 +14,15 @@ from playvirtual.errors import InputError, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import first_look
 
-ENGINES = ("local", "ray")
+ENGINES = {"local": ("workers", "per_gpu", "mps"), "ray": ("address", "cpus_per_run", "gpus_per_run")}  # their options
 MPS = ("auto", "on", "off")
 DEFAULT_TASK = "atari/pong"  # whose flags `sweep --help` shows when nothing says better
 SWEEP_HELP = """\
 Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
 
 The same command does the rest of the work each time: finished runs are skipped, interrupted ones go on, failed
-ones are tried again. All flags of `playvirtual train` hold for every run of the sweep."""
+ones are tried again. All flags of `playvirtual train` hold for every run of the sweep. Defaults shown for them are
+those of {task}; other tasks have others."""
 SWEEP_EXAMPLES = """\
 examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
@@ -35,16 +36,17 @@ then: playvirtual report runs/toy --out report"""
 
 def add_sweep(commands: Any, words: Sequence[str]) -> None:
     """Adds `playvirtual sweep`; the flags of the runs are those of its first task."""
+    config = _first_config(words)
     parser = commands.add_parser(
         "sweep",
         help="run a table of the paper, or a grid of your own",
-        description=SWEEP_HELP,
+        description=SWEEP_HELP.format(task=config.task),
         epilog=SWEEP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _sweep_arguments(parser)
-    add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
+    add_fields(parser, config, without=("task", "method", "preset", "seed"))
     parser.set_defaults(run=lambda options: _sweep(options, words))
 
 
@@ -52,21 +54,24 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="see `playvirtual list experiments`; or a .toml or .py"
     )
-    parser.add_argument("--suite", metavar="NAMES", help="atari100k, dmc100k, dmc500k, minatar, toy, or tasks: a,b,c")
+    suites = "atari100k, dmc100k, dmc500k, minatar, toy, or tasks: a,b,c (default: those of the experiment)"
+    parser.add_argument("--suite", metavar="NAMES", help=suites)
     parser.add_argument("--seeds", metavar="N", default="5", help="runs of each setting, seeds 1 to N (default: 5)")
     parser.add_argument("--rows", metavar="NAMES", help="only these rows, by label or method, separated by commas")
-    parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument(
+        "--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)"
+    )
     parser.add_argument("--out", default="runs", metavar="DIR", help="where the run folders go (default: runs)")
     parser.add_argument("--retries", default="1", metavar="N", help="further attempts of a failed run (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")
     engine = parser.add_argument_group("where the runs go")
     engine.add_argument("--engine", default="local", metavar="|".join(ENGINES), help="default: local, this machine")
     engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
-    engine.add_argument("--per-gpu", default="1", metavar="N", help="local: runs that share a GPU (default: 1)")
+    engine.add_argument("--per-gpu", metavar="N", help="local: runs that share a GPU (default: 1)")
     mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
-    engine.add_argument("--mps", default="auto", metavar="|".join(MPS), help=mps)
+    engine.add_argument("--mps", metavar="|".join(MPS), help=mps)
     engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
-    engine.add_argument("--cpus-per-run", default="1", metavar="X", help="ray: CPUs of a run (default: 1)")
+    engine.add_argument("--cpus-per-run", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
 
 
@@ -112,10 +117,21 @@ def experiments_text() -> str:
     width = max(map(len, EXPERIMENTS))
     lines = []
     for e in EXPERIMENTS.values():
-        lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {len(e.rows)} rows on {', '.join(e.suites)}")
+        lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {_rows_text(e)}")
         if e.needs:
             lines.append(f"{'':<{width}}  needs {e.needs}")
     return "\n".join([*lines, "", f"suites: {', '.join(SUITE_NAMES)}, or any tasks separated by commas"])
+
+
+def _rows_text(experiment: Any) -> str:
+    """As in "9 settings on atari100k, dmc100k", or suite by suite where they have not the same; each is run once."""
+    from playvirtual.study.experiments import suite
+    from playvirtual.study.grids import jobs
+
+    counts: dict[int, list[str]] = {}
+    for name in experiment.suites:
+        counts.setdefault(len(jobs(experiment, suite(name)[:1], 1, Path("runs"))), []).append(name)
+    return "; ".join(f"{count} settings on {', '.join(names)}" for count, names in counts.items())
 
 
 def _first_config(words: Sequence[str]) -> Any:
@@ -139,8 +155,10 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.study.sweep_display import display, outcome
     from playvirtual.study.sweep_plan import plan
 
-    if options.engine not in ENGINES:
-        raise unknown("engine", options.engine, ENGINES)
+    _check_engine(options)
+    retries = coerce("retries", int, options.retries)
+    if retries < 0:
+        raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
     grid = grids.select(grids.load(options.experiment), options.rows)
     jobs = grids.jobs(
         grid,
@@ -150,7 +168,6 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         preset=options.preset,
         options=given_fields(options),
     )
-    retries = coerce("retries", int, options.retries)
     if options.dry_run:
         print(plan(jobs, None if options.engine == "ray" else _local(options).workers))
         return 0
@@ -163,13 +180,27 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
 
 
+def _check_engine(options: argparse.Namespace) -> None:
+    """Refuses options that only another engine would heed."""
+    if options.engine not in ENGINES:
+        raise unknown("engine", options.engine, ENGINES)
+    allowed = ", ".join(f"--{name.replace('_', '-')}" for name in ENGINES[options.engine])
+    for engine, names in ENGINES.items():
+        for name in names if engine != options.engine else ():
+            if (value := getattr(options, name)) is not None:
+                raise InputError(
+                    f"{name}: {value!r} is not allowed with --engine {options.engine}; allowed: {allowed}, or --engine "
+                    f"{engine}"
+                )
+
+
 def _local(options: argparse.Namespace) -> Any:
     from playvirtual.study.engines.local import LocalEngine
 
     workers = None if options.workers is None else coerce("workers", int, options.workers)
     device = given_fields(options).get("device")
-    per_gpu = coerce("per_gpu", int, options.per_gpu)
-    return LocalEngine(workers, per_gpu, use_gpus=device != "cpu", mps=options.mps)
+    per_gpu = 1 if options.per_gpu is None else coerce("per_gpu", int, options.per_gpu)
+    return LocalEngine(workers, per_gpu, use_gpus=device != "cpu", mps=MPS[0] if options.mps is None else options.mps)
 
 
 def _engine(options: argparse.Namespace) -> Any:
@@ -178,7 +209,8 @@ def _engine(options: argparse.Namespace) -> Any:
     from playvirtual.study.engines.ray import RayEngine
 
     share = None if options.gpus_per_run is None else coerce("gpus_per_run", float, options.gpus_per_run)
-    return RayEngine(options.address, coerce("cpus_per_run", float, options.cpus_per_run), share)
+    cpus = 1.0 if options.cpus_per_run is None else coerce("cpus_per_run", float, options.cpus_per_run)
+    return RayEngine(options.address, cpus, share)
 
 
 def _probe(options: argparse.Namespace) -> int:

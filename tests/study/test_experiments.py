@@ -9,6 +9,7 @@ import pytest
 from playvirtual import published
 from playvirtual.cli_study import experiments_text
 from playvirtual.errors import InputError
+from playvirtual.presets import build
 from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
 from playvirtual.study.grids import jobs, load, select
 
@@ -66,6 +67,18 @@ def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:
     assert [row.options["K"] for row in load(str(python)).rows] == [1, 2]
 
 
+def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    (tmp_path / "horizons.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    grid = load(str(tmp_path / "horizons.toml"))
+    found = jobs(grid, suite(",".join(grid.suites)), 1, tmp_path)
+    assert {job.path.parent.name for job in found} == {"spr", "playvirtual-K1", "playvirtual-K5-M2"}
+    for job in found:
+        if "few" in job.label:
+            own = build(job.config.task).objective.M
+            assert (own, job.config.objective.M) == ("1A", "2")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -88,6 +101,13 @@ def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() ->
     assert all(f"{name} " in text for name in EXPERIMENTS)
     assert "needs the probe of each finished run, before the report: playvirtual probe RUN dynamics" in text
     assert "not built" not in text
+
+
+def test_the_list_counts_what_is_run_suite_by_suite() -> None:
+    text = experiments_text()
+    # Ten rows, but both schemes at K = 0 are one setting; M is counted in actions on one suite only.
+    assert "(Table 4): 9 settings on atari100k, dmc100k\n" in text
+    assert "(Table 7): 4 settings on atari100k; 5 settings on dmc100k\n" in text
 
 
 def test_fixed_encoders_are_those_of_the_same_task_and_seed() -> None:

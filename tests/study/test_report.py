@@ -173,6 +173,50 @@ def test_mixed_configurations_are_kept_apart_and_doubles_named(tmp_path: Path) -
     assert [setting.name for setting in section.runs] == ["spr", "spr, learning_rate = 0.5"]
 
 
+def test_of_doubles_the_one_that_got_furthest_is_reported(tmp_path: Path) -> None:
+    for name, score in (("a-begun", 0.1), ("b-further", 0.2), ("c-finished", 0.3), ("d-finished", 0.4)):
+        write_run(tmp_path / "runs" / name, "toy/catch", "spr", 1, score)
+    for name, step in (("a-begun", 10), ("b-further", 20)):
+        line = {"step": step, "mean": 0.9, "returns": [0.9]}
+        (tmp_path / "runs" / name / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    assert [record.path.name for record in collect([tmp_path / "runs"])[0]] == ["c-finished"]
+    begun = [tmp_path / "runs" / name for name in ("a-begun", "b-further")]
+    assert [record.path.name for record in collect(begun)[0]] == ["b-further"]
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    assert written.summary == "1 finished run of 1 task, 3 duplicates left out"
+    page = written.page.read_text()
+    assert "left out: the same task, setting and seed as" in page
+    assert "Runs that are there twice (3)" in page
+    assert "Folders that cannot be used" not in page
+    assert "Incomplete" not in page
+
+
+def test_a_damaged_line_is_named_and_the_rest_of_the_run_counts(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path / "runs" / str(seed), "toy/catch", "spr", seed, 0.5)
+    evaluations = [tmp_path / "runs" / str(seed) / "evaluations.jsonl" for seed in (1, 2, 3)]
+    whole = evaluations[0].read_bytes()
+    evaluations[0].write_bytes(b'{"step": 1}\n' + whole + b"\xff\x00\n")
+    evaluations[1].write_bytes(whole + b'{"step": 9, "me')  # cut off, as a run is that was killed while it wrote
+    (tmp_path / "runs" / "3" / "timing.jsonl").write_text("5\n")
+    written = report([tmp_path / "runs"], tmp_path / "out")
+    assert written.summary == "3 finished runs of 1 task, 2 damaged files"
+    page = written.page.read_text()
+    assert "Damaged files of runs that are used (2)" in page
+    assert "runs/1</code>: evaluations.jsonl: not a record and left out: lines 1, 3" in page
+    assert "runs/3</code>: timing.jsonl: not a record and left out: line 1" in page
+    assert "Incomplete: 3 finished runs" in page
+
+
+def test_every_table_and_plot_can_be_scrolled_in_its_own_box(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "toy/catch", "spr", 1, 0.1)
+    write_run(tmp_path / "b", "toy/catch", "playvirtual", 1, 0.2)
+    page = report([tmp_path], tmp_path / "out").page.read_text()
+    for element in ("<table", "<svg"):
+        assert page.count(element) == page.count(f"<div class=scroll>{element}") > 0
+    assert "no-repeat local" in page  # the shade at the edge, which a script-free page can only have from its style
+
+
 def hostile_runs(root: Path) -> None:
     write_run(root / HOSTILE.replace("/", "∕"), "toy/catch", "spr", 1, 0.5)
     write_run(root / "b", "toy/catch", "playvirtual", 1, 0.6)

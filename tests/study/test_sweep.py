@@ -85,6 +85,7 @@ def test_a_run_that_fails_is_retried_and_does_not_stop_the_rest(tmp_path: Path) 
     assert result.returncode == 1
     assert result.stdout.count("started   toy/catch  SPR  seed 1") == 2
     assert "finished  toy/catch  RL  seed 1" in result.stdout
+    assert "\n1 run failed; the same command tries it again: playvirtual sweep toy" in result.stderr
     assert "failed: runs/toy-catch/spr/seed-1: playvirtual: error: run_dir:" in result.stderr
     assert foreign.read_text() == "not a run"
 
@@ -103,7 +104,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path: Path, s
     if process.returncode == 0:
         pytest.skip("the run was over before the signal came")
     assert process.returncode == 130
-    assert "stopped with 1 runs to go; go on with the same command: playvirtual sweep toy" in stderr
+    assert "stopped with 1 run to go; go on with the same command: playvirtual sweep toy" in stderr
     assert playvirtual(*SWEEP, "--seeds", "1", "--rows", "playvirtual", cwd=tmp_path).returncode == 0
     ours, theirs = (
         (folder / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "evaluations.jsonl").read_text()
@@ -119,6 +120,13 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         (["sweep", "toy", "--seeds", "0"], "seeds: 0 is not allowed; allowed: 1 or more"),
         (["sweep", "toy", "--engine", "rai"], "engine: 'rai' is not known; did you mean 'ray'"),
         (["sweep", "toy", "--workers", "0"], "workers: 0 is not allowed"),
+        (["sweep", "toy", "--retries", "-1", "--dry-run"], "retries: -1 is not allowed; allowed: 0 or more"),
+        (
+            ["sweep", "toy", "--address", "auto", "--dry-run"],
+            "address: 'auto' is not allowed with --engine local; allowed: --workers, --per-gpu, --mps, or --engine ray",
+        ),
+        (["sweep", "toy", "--gpus-per-run", "0.25"], "gpus_per_run: '0.25' is not allowed with --engine local"),
+        (["sweep", "toy", "--engine", "ray", "--per-gpu=4"], "per_gpu: '4' is not allowed with --engine ray"),
         (["report", "nowhere"], "runs: 'nowhere' is not there"),
     ]:
         result = playvirtual(*words, cwd=tmp_path)
@@ -126,6 +134,15 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         assert result.stderr.startswith(f"playvirtual: error: {message}"), result.stderr
         assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_says_whose_defaults_it_shows(tmp_path: Path) -> None:
+    for words, task, steps in [(["sweep"], "atari/pong", 100000), (["sweep", "minatar"], "minatar/asterix", 50000)]:
+        text = " ".join(playvirtual(*words, "--help", cwd=tmp_path).stdout.split())
+        assert f"Defaults shown for them are those of {task}; other tasks have others." in text
+        assert f"(default: {steps})" in text
+        assert "or tasks: a,b,c (default: those of the experiment)" in text
+        assert "one of paper, reference (default: paper)" in text
 
 
 @pytest.mark.slow
@@ -139,8 +156,8 @@ def test_a_corrupt_run_folder_is_named_and_the_rest_is_reported(study: Path, tmp
     (runs / "toy-catch" / "spr" / "seed-1" / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
     written = playvirtual("report", "runs", "--out", "report", cwd=tmp_path)
     assert written.returncode == 0, written.stderr
-    assert "3 finished runs of 1 task, 1 unfinished, 2 unusable folders" in written.stdout
+    assert "4 finished runs of 1 task, 1 unfinished, 1 unusable folder, 1 damaged file" in written.stdout
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "evaluations.jsonl: line 1 is not JSON" in page
+    assert "evaluations.jsonl: not a record and left out: line 1" in page
     assert "evaluated to step 0 of 240" in page
     assert json.loads((runs / "toy-catch" / "spr" / "seed-2" / "config.json").read_text())["seed"] == 2

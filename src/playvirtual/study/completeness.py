@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from playvirtual.study.counted import counted, plural
 from playvirtual.study.records import Problem, Record
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.sections import SUITES, Section
@@ -16,26 +17,37 @@ from playvirtual.study.settings import setting_name
 from playvirtual.study.tables import Table
 
 LISTED = 400  # lines of one list; the rest is counted
+KINDS = {
+    "unusable": "Folders that cannot be used",
+    "damaged": "Damaged files of runs that are used",
+    "double": "Runs that are there twice",
+}
 
 
 def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
-    """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder"."""
+    """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder, 1 duplicate left out"."""
     finished = sum(record.finished for record in records)
     tasks = len({record.task for record in records})
-    parts = [f"{finished} finished {_plural(finished, 'run')} of {tasks} {_plural(tasks, 'task')}"]
+    parts = [f"{counted(finished, 'finished run')} of {counted(tasks, 'task')}"]
     if finished < len(records):
         parts.append(f"{len(records) - finished} unfinished")
-    if problems:
-        parts.append(f"{len(problems)} unusable {_plural(len(problems), 'folder')}")
+    kinds = Counter(problem.kind for problem in problems)
+    if unusable := kinds["unusable"]:
+        parts.append(counted(unusable, "unusable folder"))
+    if damaged := kinds["damaged"]:
+        parts.append(counted(damaged, "damaged file"))
+    if doubles := kinds["double"]:
+        parts.append(f"{counted(doubles, 'duplicate')} left out")
     return ", ".join(parts)
 
 
 def missing_html(problems: Sequence[Problem], sections: Sequence[Section]) -> str:
-    """Folders that cannot be used, runs that are not finished, seeds and tasks that are not there."""
+    """What cannot be used, is damaged or there twice; runs not finished; seeds and tasks that are not there."""
     parts = []
-    if problems:
-        lines = [f"<code>{escape(str(p.path))}</code>: {escape(p.reason)}" for p in problems]
-        parts.append(_listing("Folders that cannot be used", lines))
+    for kind, title in KINDS.items():
+        lines = [f"<code>{escape(str(p.path))}</code>: {escape(p.reason)}" for p in problems if p.kind == kind]
+        if lines:
+            parts.append(_listing(title, lines))
     open_runs = [record for section in sections for record in section.unfinished]
     if open_runs:
         lines = [
@@ -57,7 +69,7 @@ def _absent(section: Section) -> list[str]:
             lacking = sorted(seeds - tasks.get(task, {}).keys())
             if lacking:
                 shown = ", ".join(map(str, lacking))
-                lines.append(f"{escape(setting.name)}: {escape(task)} {_plural(len(lacking), 'seed')} {shown}")
+                lines.append(f"{escape(setting.name)}: {escape(task)} {plural(len(lacking), 'seed')} {shown}")
     suite = SUITES.get((section.family, section.steps))
     others = [t for t in suite_tasks(suite) if f"{section.family}/{t}" not in section.tasks] if suite else []
     if others:
@@ -81,7 +93,9 @@ def version_table(records: Sequence[Record]) -> Table | None:
     rows = []
     for package, numbers in counts.items():
         single = len(numbers) == 1 and sum(numbers.values()) == len(records)
-        shown = next(iter(numbers)) if single else ", ".join(f"{n} ({runs} runs)" for n, runs in numbers.items())
+        shown = (
+            next(iter(numbers)) if single else ", ".join(f"{n} ({counted(runs, 'run')})" for n, runs in numbers.items())
+        )
         rows.append((package, shown))
     note = "gl: the OpenGL back end that drew the pixels of DMControl, where runs recorded it."
     return Table("versions", "What the runs were made with", ("package", "version"), rows, note=note) if rows else None
@@ -109,7 +123,3 @@ def runs_html(records: Sequence[Record], out: Path) -> str:
 def _link(video: Path, out: Path) -> str:
     target = quote(os.path.relpath(video.resolve(), out.resolve()))
     return f'<a href="{escape(target)}">{escape(video.name)}</a>'
-
-
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"

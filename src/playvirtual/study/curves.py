@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -13,8 +14,17 @@ import numpy as np
 from playvirtual.training.run_folder import RunFolder
 
 
+def standard_error_band(returns: Sequence[float]) -> tuple[float, float]:
+    """Mean ± one standard error of the mean: around the mean and, with the biased deviation, never beyond the returns.
+
+    Quartiles serve returns of ±1 badly: they jump between the two and may leave the mean outside.
+    """
+    mean, error = float(np.mean(returns)), float(np.std(returns)) / len(returns) ** 0.5
+    return mean - error, mean + error
+
+
 def learning_curve(folder: RunFolder, out: Path, *, random_score: float | None = None) -> None:
-    """Draws a run's evaluations (mean, middle half of the episodes) and training returns against steps."""
+    """Draws a run's evaluations (mean ± one standard error) and training returns against steps."""
     config = folder.config()
     evaluations, metrics = folder.lines("evaluations"), folder.lines("metrics")
     figure, axes = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
@@ -22,8 +32,10 @@ def learning_curve(folder: RunFolder, out: Path, *, random_score: float | None =
     if training:
         axes.plot(*zip(*training, strict=True), color="0.65", lw=1.2, label="training episodes")
     steps = [e["step"] for e in evaluations]
-    low, high = np.percentile([e["returns"] for e in evaluations], [25, 75], axis=1)
-    axes.fill_between(steps, low, high, color="C0", alpha=0.18, lw=0, label="middle half of the episodes")
+    bands = [standard_error_band(e["returns"]) for e in evaluations]
+    if bands:
+        low, high = zip(*bands, strict=True)
+        axes.fill_between(steps, low, high, color="C0", alpha=0.18, lw=0, label="mean ± one standard error")
     axes.plot(steps, [e["mean"] for e in evaluations], "o-", color="C0", lw=2, ms=4, label="evaluation, mean")
     if random_score is not None:
         axes.axhline(random_score, color="C3", ls="--", lw=1.2, label="random play")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from playvirtual.study import statistics as st
+from playvirtual.study.labels import labels, plain
 from playvirtual.study.records import Record
 from playvirtual.study.sections import Comparison, Section, Setting
 from playvirtual.study.statistics import Estimate
@@ -34,6 +36,7 @@ COLOURS = {
     "playvirtual-perturbed": "#8c5a2b",
     "playvirtual-real-cycle": "#7b68c8",
 }
+OTHER = "#555555"
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 # Stand-ins that the page replaces by its own colours, so that a plot follows light and dark.
 INK, RULE = "#1c1e21", "#d7dade"
@@ -58,43 +61,50 @@ STYLE: dict[Any, Any] = {
     "axes.formatter.useoffset": False,
 }
 MAX_PANELS = 60
+MANY = 8  # settings, beyond which a plot gets larger and its bands paler
 PROFILE_POINTS = 101
+MARGIN = 0.03  # inches above and below the rows of a plot
+LEGEND_LINE = 0.32  # inches of a legend of one line
 
 
 class Look:
     """A colour and a dash for each setting: the method's colour, a dash of its own for each variant."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
-        spare = iter([*(c for m, c in COLOURS.items() if m not in {s.method for s in settings}), *COLOURS.values()] * 9)
+        first = {s.method: s for s in reversed(settings)}  # of each method its first setting, which has its colour
+        spare = iter([colour for method, colour in COLOURS.items() if method not in first])
+        pairs = [(colour, dash) for dash, colour in product(DASHES[1:], COLOURS.values())]
         self.colour: dict[Setting, str] = {}
         self.dash: dict[Setting, Any] = {}
+        dash: Any
         for number, setting in enumerate(settings):
-            taken = set(self.colour.values())
-            own = COLOURS.get(setting.method, "#555555")
-            self.colour[setting] = own if own not in taken else next(spare)
-            variant = setting.changed or setting.preset != "paper"
-            self.dash[setting] = DASHES[number % len(DASHES)] if variant else "-"
+            taken = [(self.colour[s], self.dash[s]) for s in self.colour]
+            dash = DASHES[number % len(DASHES)] if setting.changed or setting.preset != "paper" else "-"
+            own = COLOURS.get(setting.method, OTHER) if first[setting.method] is setting else next(spare, None)
+            if own is None:  # every colour is some method's: a dash that this colour has not yet
+                own, dash = next((pair for pair in pairs if pair not in taken), (OTHER, dash))
+            self.colour[setting], self.dash[setting] = own, dash
 
 
 def interval_plot(section: Section, names: dict[str, dict[Setting, Estimate]]) -> Figure:
     """One panel per aggregate: a point and its interval for each setting."""
     settings = list(next(iter(names.values())))
-    look = Look(list(section.runs))
-    figure, panels = plt.subplots(
-        1, len(names), figsize=(9.2, 0.75 + 0.3 * len(settings)), layout="constrained", sharey=True, squeeze=False
-    )
-    places = range(len(settings) - 1, -1, -1)
+    look, shown = Look(list(section.runs)), labels([setting.name for setting in settings])
+    places, height = _places(shown)
+    size = (9.2, 0.75 + height)
+    figure, panels = plt.subplots(1, len(names), figsize=size, layout="constrained", sharey=True, squeeze=False)
     for axes, (name, estimates) in zip(panels[0], names.items(), strict=True):
         for place, setting in zip(places, settings, strict=True):
             e, colour = estimates[setting], look.colour[setting]
             _draw_interval(axes, e, place, colour)
         axes.set_title(name + (" (lower is better)" if "gap" in name else ""), fontsize=8.5)
-        axes.set_ylim(-0.6, len(settings) - 0.4)
+        axes.set_ylim(-MARGIN, height + MARGIN)
         axes.grid(axis="y", visible=False)
         axes.locator_params(axis="x", nbins=4)
-        axes.set_yticks(list(places), [_short(setting.name) for setting in settings])
+        axes.set_yticks(places, shown)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
+    _wrap_titles(figure)
     return figure
 
 
@@ -104,12 +114,13 @@ def curve_plot(section: Section) -> Figure | None:
     look, drawn = Look(list(section.runs)), False
     columns = min(len(tasks), 4 if len(tasks) > 6 else 3)
     rows = -(-len(tasks) // columns)
-    size = (9.2, 0.55 + (2.1 if columns > 1 else 3.2) * rows)
+    height = 3.2 if columns == 1 else 2.1 if len(section.runs) <= MANY else 2.8
+    size = (9.2, 0.55 + height * rows)
     figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axes, task in zip(panels.flat, tasks, strict=False):
         for setting, runs in section.runs.items():
-            drawn |= _draw_curve(axes, list(runs.get(task, {}).values()), look, setting)
-        axes.set_title(_plain(task))
+            drawn |= _draw_curve(axes, list(runs.get(task, {}).values()), look, setting, _paleness(len(section.runs)))
+        axes.set_title(plain(task))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
         axes.locator_params(nbins=5)
     for axes in panels.flat[len(tasks) :]:
@@ -118,12 +129,12 @@ def curve_plot(section: Section) -> Figure | None:
         plt.close(figure)
         return None
     figure.supxlabel("steps", fontsize=9)
-    figure.supylabel("return", fontsize=9)
     _legend(figure, look, list(section.runs))
+    figure.supylabel("return", fontsize=9, y=0.5 * size[1] / figure.get_figheight())  # beside the panels
     return figure
 
 
-def _draw_curve(axes: Axes, runs: list[Record], look: Look, setting: Setting) -> bool:
+def _draw_curve(axes: Axes, runs: list[Record], look: Look, setting: Setting, alpha: float) -> bool:
     """Evaluations where there are three or more of them, else returns of training episodes."""
     curves = [run.evaluations if len(run.evaluations) > 2 else run.training for run in runs]
     curves = [curve for curve in curves if len(curve) > 1]
@@ -136,7 +147,7 @@ def _draw_curve(axes: Axes, runs: list[Record], look: Look, setting: Setting) ->
     colour, mean = look.colour[setting], values.mean(axis=0)
     if len(curves) > 1:
         spread = values.std(axis=0, ddof=1)
-        axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.16, lw=0)
+        axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=alpha, lw=0)
     axes.plot(steps, mean, color=colour, ls=look.dash[setting], lw=1.7)
     return True
 
@@ -153,7 +164,7 @@ def profile_plot(section: Section) -> Figure:
         e = st.bootstrap(lambda sample: st.performance_profile(sample, taus), matrix, reps=500)
         colour = look.colour[setting]
         if matrix.shape[0] > 1:
-            axes.fill_between(taus, e.low, e.high, color=colour, alpha=0.16, lw=0)
+            axes.fill_between(taus, e.low, e.high, color=colour, alpha=_paleness(len(settings)), lw=0)
         axes.plot(taus, e.point, color=colour, ls=look.dash[setting], lw=1.7)
     axes.set(xlabel=f"τ: {section.scale.partition(' (')[0]}", ylabel="share of runs above τ", ylim=(-0.02, 1.02))
     _legend(figure, look, settings)
@@ -162,21 +173,21 @@ def profile_plot(section: Section) -> Figure:
 
 def improvement_plot(compared: Sequence[Comparison], section: Section) -> Figure:
     """The probability of improvement of each pair; at one half neither is better."""
-    look = Look(list(section.runs))
-    figure, axes = plt.subplots(figsize=(6.4, 0.75 + 0.3 * len(compared)), layout="constrained")
-    places = list(range(len(compared) - 1, -1, -1))
+    look, shown = Look(list(section.runs)), labels([f"{x.name} over {y.name}" for x, y, _, _ in compared], lines=8)
+    places, height = _places(shown)
+    figure, axes = plt.subplots(figsize=(6.4, 0.75 + height), layout="constrained")
     for place, (x, _, e, _) in zip(places, compared, strict=True):
         _draw_interval(axes, e, place, look.colour[x])
     axes.axvline(0.5, color=INK, lw=0.8, ls="--")
-    axes.set_yticks(places, [f"{_short(x.name)} over {_short(y.name)}" for x, y, _, _ in compared])
-    axes.set(xlim=(0, 1), ylim=(-0.6, len(compared) - 0.4), xlabel="P(improvement)")
+    axes.set_yticks(places, shown)
+    axes.set(xlim=(0, 1), ylim=(-MARGIN, height + MARGIN), xlabel="P(improvement)")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return figure
 
 
-def _draw_interval(axes: Axes, estimate: Estimate, place: int, colour: str) -> None:
+def _draw_interval(axes: Axes, estimate: Estimate, place: float, colour: str) -> None:
     ends = [float(estimate.low), float(estimate.high)]
     axes.plot(ends, [place, place], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
     axes.plot(float(estimate.point), place, "|", color=colour, ms=13, mew=2.4)
@@ -205,15 +216,33 @@ def _unique_ids(svg: str, name: str) -> str:
 
 
 def _legend(figure: Figure, look: Look, settings: Sequence[Setting]) -> None:
+    """Above the plot, in as many columns as its width takes; the figure grows by what one line would not need."""
     lines = [Line2D([], [], color=look.colour[s], ls=look.dash[s], lw=2.2) for s in settings]
-    names = [_short(setting.name) for setting in settings]
-    figure.legend(lines, names, loc="outside upper center", ncols=min(len(names), 5), handlelength=1.8)
+    names = labels([setting.name for setting in settings])
+    for columns in range(min(len(names), 5), 0, -1):
+        legend = figure.legend(lines, names, loc="outside upper center", ncols=columns, handlelength=1.8)
+        box = legend.get_window_extent()
+        if box.width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + max(0.0, box.height / figure.dpi - LEGEND_LINE))
 
 
-def _short(name: str) -> str:
-    return _plain(name if len(name) <= 34 else name[:33] + "…")
+def _wrap_titles(figure: Figure) -> None:
+    """Breaks the panels' titles that are wider than their panels before the bracket."""
+    figure.draw_without_rendering()  # only now are the panels as wide as they will be
+    for axes in figure.axes:
+        if axes.title.get_window_extent().width > axes.get_window_extent().width:
+            axes.set_title(axes.get_title().replace(" (", "\n("), fontsize=axes.title.get_fontsize())
 
 
-def _plain(text: str) -> str:
-    """Without what Matplotlib would take for mathematics, and without control characters."""
-    return re.sub(r"[\x00-\x1f]", " ", text).replace("$", r"\$")
+def _places(shown: Sequence[str]) -> tuple[list[float], float]:
+    """Where the rows with these labels lie, the first on top, and the height of all, in inches."""
+    heights = [0.15 + 0.15 * (text.count("\n") + 1) for text in shown]
+    total = sum(heights)
+    return [total - sum(heights[:at]) - own / 2 for at, own in enumerate(heights)], total
+
+
+def _paleness(settings: int) -> float:
+    """The opacity of a band among those of so many settings."""
+    return 0.16 * min(1.0, MANY / settings)

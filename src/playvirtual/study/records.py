@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playvirtual.errors import InputError
+from playvirtual.study.counted import plural
 from playvirtual.study.probe_results import probed_dynamics_mse
 from playvirtual.study.settings import changes
 
 VIDEO_KINDS = (".mp4", ".gif", ".webm")
+SHOWN = 5  # damaged lines that are named
 CURVE_POINTS = 60  # of a training curve: what a small plot can show
 
 Curve = list[tuple[int, float]]
@@ -39,6 +41,7 @@ class Record:
     versions: dict[str, str]
     videos: tuple[Path, ...]
     dynamics_mse: float | None = None  # what `playvirtual probe` found of the finished agent
+    damage: tuple[str, ...] = ()  # what of its journals was left out
 
     @property
     def score(self) -> float:
@@ -53,10 +56,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Problem:
-    """A run folder that cannot be used, and why."""
+    """A run folder that cannot be used, is not needed or is used without what is damaged in it, and why."""
 
     path: Path
     reason: str
+    kind: Literal["unusable", "double", "damaged"] = "unusable"
 
 
 def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
@@ -75,18 +79,21 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
         raise InputError(
             f"runs: no run folder in {', '.join(map(str, roots))}; `playvirtual train` and `sweep` make them"
         )
-    return _without_doubles(records, problems)
+    records, problems = _without_doubles(records, problems)
+    return records, problems + [Problem(r.path, text, "damaged") for r in records for text in r.damage]
 
 
 def read(path: Path) -> Record:
     """One run folder; whatever is wrong with it raises."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     steps = int(config["steps"])
-    evaluations = [(int(e["step"]), float(e["mean"])) for e in _lines(path / "evaluations.jsonl")]
+    damage: list[str] = []
+    lines = _lines(path / "evaluations.jsonl", ("step", "mean"), damage)
+    evaluations = [(int(e["step"]), float(e["mean"])) for e in lines]
     if not all(math.isfinite(mean) for _, mean in evaluations):
         raise ValueError("evaluations.jsonl: a score is not finite")
-    timing = list(_lines(path / "timing.jsonl"))
-    metrics = _lines(path / "metrics.jsonl") if len(evaluations) < 3 else ()
+    timing = _lines(path / "timing.jsonl", (), damage)
+    metrics = _lines(path / "metrics.jsonl", ("step",), damage) if len(evaluations) < 3 else []
     return Record(
         path=path,
         task=str(config["task"]),
@@ -103,6 +110,7 @@ def read(path: Path) -> Record:
         versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
         videos=tuple(sorted(p for p in (path / "videos").glob("*") if p.suffix in VIDEO_KINDS)),
         dynamics_mse=probed_dynamics_mse(path, steps),
+        damage=tuple(damage),
     )
 
 
@@ -114,21 +122,25 @@ def _run_folders(root: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON lines of a file; a last line that was cut off does not count."""
-    if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
+def _lines(path: Path, numbers: Collection[str], damage: list[str]) -> list[dict[str, Any]]:
+    """The records of a journal that have these numbers; `damage` is told of the lines that are none.
+
+    A last line without an end is not damaged: a run is writing it, or was stopped while it did.
+    """
+    records, bad = [], []
+    for at, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            if number == len(lines):
-                return
-            raise ValueError(f"{path.name}: line {number} is not JSON") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"{path.name}: line {number} is not a record")
-        yield record
+            record = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            record = {}
+        if isinstance(record, dict) and record and all(isinstance(record.get(n), int | float) for n in numbers):
+            records.append(record)
+        elif line.endswith(b"\n"):
+            bad.append(at)
+    if bad:
+        shown = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
+        damage.append(f"{path.name}: not a record and left out: {plural(len(bad), 'line')} {shown}")
+    return records
 
 
 def _thinned(curve: Curve) -> Curve:
@@ -139,16 +151,23 @@ def _thinned(curve: Curve) -> Curve:
 
 
 def _without_doubles(records: list[Record], problems: list[Problem]) -> tuple[list[Record], list[Problem]]:
-    """Keeps the first of several folders that hold the same task, setting and seed, and names the others."""
-    kept: dict[tuple[str, ...], Record] = {}
+    """Keeps of several folders that hold the same task, setting and seed the one that got furthest."""
+    furthest: dict[tuple[str, ...], Record] = {}
+    for record in sorted(
+        records, key=lambda r: (r.finished, r.reached), reverse=True
+    ):  # stable: else the first by path
+        furthest.setdefault(_identity(record), record)
+    kept = [record for record in records if furthest[_identity(record)] is record]
     for record in records:
-        key = (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
-        if key in kept:
-            reason = f"the same task, setting and seed as {kept[key].path}, which is used instead"
-            problems.append(Problem(record.path, reason))
-        else:
-            kept[key] = record
-    return list(kept.values()), problems
+        if (other := furthest[_identity(record)]) is not record:
+            reason = f"left out: the same task, setting and seed as {other.path}, which has got as far or further"
+            problems.append(Problem(record.path, reason, "double"))
+    return kept, problems
+
+
+def _identity(record: Record) -> tuple[str, ...]:
+    """What makes two folders hold the same run."""
+    return (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
 
 
 def _reason(error: Exception) -> str:

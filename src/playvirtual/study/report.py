@@ -62,7 +62,8 @@ class Page:
             svg = plots.write(figure, self.out / "plots" / name)
             svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
             kind = "plot narrow" if narrow else "plot"
-            self.parts.append(f'<figure class="{kind}">{svg}<figcaption>{escape(caption)}</figcaption></figure>')
+            words = f"<figcaption>{escape(caption)}</figcaption>"
+            self.parts.append(f'<figure class="{kind}"><div class=scroll>{svg}</div>{words}</figure>')
 
 
 def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Written:
@@ -181,13 +182,13 @@ def _fill(page: Page, title: str, records: Sequence[Record], problems: Sequence[
     facts = {
         "finished runs": f"{len(finished)}",
         "unfinished": f"{len(records) - len(finished)}",
-        "unusable folders": f"{len(problems)}",
+        "unusable folders": f"{sum(problem.kind == 'unusable' for problem in problems)}",
         "tasks": f"{len({record.task for record in records})}",
         "seeds": f"{len({record.seed for record in records})}",
         "time of all runs": duration(spent) if spent else "not recorded",
     }
     findings = [f"<li>{escape(text)}</li>" for text in page.findings]
-    if len(finished) < len(records) or problems:
+    if len(finished) < len(records) or any(problem.kind != "double" for problem in problems):
         text = f"Incomplete: {completeness.summary(records, problems)}"
         findings.append(f'<li class=missing>{escape(text)} <a href="#missing">What is missing</a></li>')
     template = Template(files("playvirtual.study").joinpath("page.html").read_text(encoding="utf-8"))

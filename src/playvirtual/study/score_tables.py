@@ -8,6 +8,7 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.study import statistics as st
+from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.sections import SUITES, Comparison, Section, Setting, paper_scores, paper_stds
@@ -76,7 +77,7 @@ def aggregate_table(section: Section) -> Table | None:
     for method, label in PAPER_METHODS.items():
         if (scores := section.published(method)) is not None:
             shown = [f"{float(f(scores)):.3f}" for f in (st.median, st.mean)]
-            rows.append((label, f"{len(tasks)} means", "—", *shown, "—"))
+            rows.append((label, counted(len(tasks), "mean"), "—", *shown, "—"))
     columns = ("setting", "tasks × runs", *STATISTICS)
     return Table(
         f"{section.key}-aggregates", f"{section.title}: aggregates", columns, rows, strong, note=_scope(section)

@@ -8,15 +8,15 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.config import Config
+from playvirtual.study.counted import counted
 from playvirtual.study.scores import hns
 
 
 def run_summary(config: Config, returns: Sequence[float]) -> str:
     """Mean and spread of the returns; for the paper's games also the HNS and the published scores."""
     mean, std = float(np.mean(returns)), float(np.std(returns))
-    lines = [
-        f"{config.task} {config.method}, seed {config.seed}: score {mean:.2f} ± {std:.2f} over {len(returns)} episodes"
-    ]
+    score = f"score {mean:.2f} ± {std:.2f} over {counted(len(returns), 'episode')}"
+    lines = [f"{config.task} {config.method}, seed {config.seed}: {score}"]
     family, _, name = config.task.partition("/")
     if family == "atari" and name in published.human():
         lines.append(

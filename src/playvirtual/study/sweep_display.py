@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from playvirtual.study.counted import counted, plural
 from playvirtual.study.duration import duration
 from playvirtual.study.grids import Job
 from playvirtual.study.last_line import last_line
@@ -34,7 +35,7 @@ class _Count:
         self.running: dict[Path, Job] = {}
 
     def line(self) -> str:
-        text = f"{self.skipped + self.done}/{self.total} runs finished"
+        text = f"{self.skipped + self.done}/{self.total} {plural(self.total, 'run')} finished"
         text += f" ({self.skipped} before)" if self.skipped else ""
         text += f", {len(self.running)} running" if self.running else ""
         text += f", {self.failed} failed" if self.failed else ""
@@ -49,7 +50,7 @@ class PlainLines:
 
     def begin(self, total: int, skipped: int) -> None:
         self._count.total, self._count.skipped = total, skipped
-        print(f"sweep: {total} runs, {skipped} finished before", flush=True)
+        print(f"sweep: {counted(total, 'run')}, {skipped} finished before", flush=True)
 
     def started(self, job: Job, attempt: int) -> None:
         self._count.running[job.path] = job
@@ -120,9 +121,11 @@ def outcome(result: Result, command: str) -> str:
     """What is said at the end: the runs that failed with their last error, and how to go on."""
     lines = [f"failed: {path}: {error}" for path, error in result.failed.items()]
     if result.stopped_by:
-        lines.append(f"stopped with {len(result.waiting)} runs to go; go on with the same command: {command}")
+        to_go = counted(len(result.waiting), "run")
+        lines.append(f"stopped with {to_go} to go; go on with the same command: {command}")
     elif result.failed:
-        lines.append(f"{len(result.failed)} runs failed; the same command tries them again: {command}")
+        failed, them = counted(len(result.failed), "run"), "it" if len(result.failed) == 1 else "them"
+        lines.append(f"{failed} failed; the same command tries {them} again: {command}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.grids import Job
 from playvirtual.study.last_line import last_line
@@ -36,7 +37,9 @@ def plan(jobs: Sequence[Job], workers: int | None) -> str:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     lines += [f"unreadable: {error}" for error in unreadable.values()]
-    return "\n".join([*lines, "", f"{len(jobs)} runs, {len(finished)} finished; {_estimate(to_do, known, workers)}"])
+    return "\n".join(
+        [*lines, "", f"{counted(len(jobs), 'run')}, {len(finished)} finished; {_estimate(to_do, known, workers)}"]
+    )
 
 
 def _estimate(to_do: Sequence[Job], known: dict[str, float], workers: int | None) -> str:
