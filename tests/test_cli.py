@@ -56,6 +56,15 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train"], "the following arguments are required: task"),
         (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
         (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not a run folder"),
+        (
+            ["train", "--resume", "toy/catch", "--steps", "2000"],
+            "resume: 'toy/catch' is a task and not a run folder; allowed: `playvirtual train toy/catch --resume`, or ",
+        ),
+        (
+            ["train", "--resume"],
+            "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
+            "flags that began the run, or `playvirtual train --resume RUN`",
+        ),
         (["train", "--run-dir", "atari/x"], "the following arguments are required: task"),
         (["train", "--lambda-perd", "1", "toy/catch"], "option: '--lambda-perd' is not known"),
         (["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"], "option: '--crop-size' is not known"),

@@ -82,9 +82,18 @@ def _task_of(resumed: str | bool | None) -> str:
     """That of the run to go on with, if one is named."""
     if not isinstance(resumed, str):
         return DEFAULT_TASK
+    from playvirtual.envs import task_names
     from playvirtual.training.run_folder import RunFolder
 
-    return RunFolder.open(resumed).config().task
+    try:
+        return RunFolder.open(resumed).config().task
+    except InputError as error:
+        if Path(resumed).exists() or not (resumed.startswith("gym/") or resumed in task_names()):
+            raise
+        raise InputError(
+            f"resume: {resumed!r} is a task and not a run folder; allowed: `playvirtual train {resumed} --resume`, or "
+            "`playvirtual train --resume RUN`"
+        ) from error
 
 
 def _add_train(commands: Any, words: Sequence[str]) -> None:
@@ -208,6 +217,11 @@ def _train(options: argparse.Namespace) -> int:
         if options.task is not None or options.run_dir is not None:
             raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
         run = resume(options.resume, **common)
+    elif options.task is None and options.resume:
+        raise InputError(
+            "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
+            "flags that began the run, or `playvirtual train --resume RUN`"
+        )
     elif options.task is None:
         raise InputError("the following arguments are required: task")
     else:
