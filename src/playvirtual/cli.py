@@ -22,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(words)
+        if not words:
+            parser.print_help(sys.stderr)
+            return 2
+        _check_command(parser, words[0])
         options, rest = parser.parse_known_args(words)
         if rest:
             raise _unread(parser, options.command, rest[0])
@@ -187,7 +191,7 @@ def _add_bench(commands: Any, words: Sequence[str]) -> None:
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
+    parser.add_argument("task", nargs="?", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
     parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(METHODS)}")
     parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
@@ -200,11 +204,28 @@ def _add_list(commands: Any) -> None:
     parser.set_defaults(run=_list)
 
 
+def _check_command(parser: Parser, word: str) -> None:
+    """Raises unless a command, or a flag that stands alone, comes first."""
+    if word.startswith("-") and word not in parser._option_string_actions:
+        raise unknown_flag(parser, word)
+    if not word.startswith("-") and word not in _commands(parser):
+        raise unknown("command", word, _commands(parser))
+
+
+def _commands(parser: Parser) -> dict[str, Parser]:
+    return next(dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+
+
+def _no_task(command: str) -> InputError:
+    return InputError(
+        f"task: none is given; allowed: what `playvirtual list tasks` shows, as in `playvirtual {command} toy/catch`"
+    )
+
+
 def _unread(parser: Parser, command: str, word: str) -> InputError:
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
-    subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return unknown_flag(subparsers.choices[command], word)
+    return unknown_flag(_commands(parser)[command], word)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -223,7 +244,7 @@ def _train(options: argparse.Namespace) -> int:
             "flags that began the run, or `playvirtual train --resume RUN`"
         )
     elif options.task is None:
-        raise InputError("the following arguments are required: task")
+        raise _no_task("train")
     else:
         run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
     print(run_summary(run.config, run.returns))
@@ -263,6 +284,8 @@ def _bench(options: argparse.Namespace) -> int:
     from playvirtual.config import coerce
     from playvirtual.training.bench_table import json_file, table
 
+    if options.task is None:
+        raise _no_task("bench")
     repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
     given = {"method": options.method, "preset": options.preset, **given_fields(options)}
     measurement = bench(options.task, repeats=repeats, say=_note, **given)
