@@ -149,6 +149,25 @@ def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
     assert RunFolder.open(run.path).config() == run.config
 
 
+def test_a_run_may_begin_in_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    assert RunFolder.open(tmp_path / "run").config() == run.config
+    with pytest.raises(pv.InputError, match=r"exists already; .*--resume goes on with it"):
+        pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+
+
+def test_what_is_no_run_is_not_to_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("mine")
+    (tmp_path / "notes").write_text("mine")
+    for name, said in (("thesis", "holds something else than a run"), ("notes", "is a file and not a run folder")):
+        with pytest.raises(pv.InputError) as error:
+            pv.train("toy/catch", run_dir=tmp_path / name, **QUICK)
+        assert str(error.value) == f"run_dir: '{tmp_path / name}' {said}; allowed: a new or an empty folder"
+    assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
+
+
 def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
     for options in ({"device": "cuda:7"}, {"filters": "30", "channels": "8", "strides": "1"}):
         with pytest.raises((pv.InputError, ValueError)):

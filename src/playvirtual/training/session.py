@@ -56,6 +56,7 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
             with closing(Training(config)) as training:
                 folder = RunFolder.create(path)
                 with locked(path):
+                    RunFolder.refuse_existing(path)  # another process may have begun, and ended, a run there
                     folder.describe(config)
                     return Session(training, folder, display, stop, mirrors).run()
         if not path.is_dir():
