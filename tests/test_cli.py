@@ -200,7 +200,7 @@ def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
     assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
     # The flags are those of the run's task, which is not the default one.
     changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
-    assert "another configuration (crop_size: 10, 9: there, now)" in changed.stderr
+    assert "another configuration (crop_size: 10 → 9); allowed: " in changed.stderr
 
 
 def test_alone_it_lists_its_commands(tmp_path: Path) -> None:

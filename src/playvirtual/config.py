@@ -374,11 +374,11 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """The fields in which two configurations differ, as `name: value in a, value in b`."""
+    """The fields in which two configurations differ, as `name: value in a → value in b`."""
     if type(a.agent) is not type(b.agent):
-        return [f"task: {a.task!r}, {b.task!r}"]
+        return [f"task: {a.task!r} → {b.task!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
-    return [f"{f.name}: {x!r}, {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
+    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
 
 
 def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:

@@ -82,8 +82,8 @@ class RunFolder:
             changed = differences(self.config(), config)
             if changed:
                 raise InputError(
-                    f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}: "
-                    "there, now); allowed: the same one, or `playvirtual train --resume RUN` alone"
+                    f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}); "
+                    "allowed: the same one, or `playvirtual train --resume RUN` alone"
                 )
         elif not self._is_empty():
             raise InputError(f"run_dir: {str(self.path)!r} holds something else than a run; allowed: a run folder")
