@@ -286,7 +286,9 @@ def validated(config: Config) -> Config:
             if isinstance(number, bool | str):
                 continue
             lowest = 1 if isinstance(value, tuple) else low
-            if not math.isfinite(number) or (lowest is not None and number < lowest):
+            if not math.isfinite(number):
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(lowest, high)}")
+            if lowest is not None and number < lowest:
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
             highest = MOST if high is None and isinstance(number, int) else high
             if highest is not None and number > highest:
@@ -354,7 +356,12 @@ def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
 def _interval(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
         return f"{low:.10g} to {high:.10g}"
-    return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "finite numbers"
+    return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "a finite number"
+
+
+def _finite(low: float | None, high: float | None) -> str:
+    """What is allowed, for who gave a number that is beyond all."""
+    return f"a finite number, {low:g} or more" if low is not None and high is None else _interval(low, high)
 
 
 def copies(M: str, actions: int) -> int:
