@@ -128,7 +128,8 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
 
     scored = playvirtual("evaluate", str(run), "--episodes", "7", "--video", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
-    assert "over 7 episodes" in scored.stdout
+    assert "over 7 episodes\n" in scored.stdout
+    assert "over 1 episode\n" in playvirtual("evaluate", str(run), "--episodes", "1", cwd=tmp_path).stdout
     assert f"video: {run}/videos/evaluation-seed-1." in scored.stdout
     assert len(list((run / "videos").iterdir())) == 1
 

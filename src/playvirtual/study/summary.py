@@ -14,9 +14,8 @@ from playvirtual.study.scores import hns
 def run_summary(config: Config, returns: Sequence[float]) -> str:
     """Mean and spread of the returns; for the paper's games also the HNS and the published scores."""
     mean, std = float(np.mean(returns)), float(np.std(returns))
-    lines = [
-        f"{config.task} {config.method}, seed {config.seed}: score {mean:.2f} ± {std:.2f} over {len(returns)} episodes"
-    ]
+    count = "1 episode" if len(returns) == 1 else f"{len(returns)} episodes"
+    lines = [f"{config.task} {config.method}, seed {config.seed}: score {mean:.2f} ± {std:.2f} over {count}"]
     family, _, name = config.task.partition("/")
     if family == "atari" and name in published.human():
         lines.append(
