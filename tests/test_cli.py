@@ -224,6 +224,9 @@ def test_help_shows_the_defaults_of_the_task(tmp_path: Path) -> None:
     catch = playvirtual("train", "toy/catch", "--help", cwd=tmp_path).stdout
     assert "--noisy-sigma" in pong
     assert "(default: 100000)" in pong
+    assert "(default: false)" in pong
+    assert "(default: true)" in pong
+    assert "(default: False)" not in pong
     assert pong != catch
     before = playvirtual("train", "--run-dir", "minatar/x", "toy/catch", "--help", cwd=tmp_path).stdout
     assert before == catch
