@@ -73,9 +73,25 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ),
         (["train", "--run-dir", "atari/x"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
         (["train", "--lambda-perd", "1", "toy/catch"], "option: '--lambda-perd' is not known"),
-        (["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"], "option: '--crop-size' is not known"),
+        (
+            ["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"],
+            "option: '--crop-size' is not one of toy/catch, which has discrete actions; allowed: on tasks with",
+        ),
+        (["train", "--encoder-tanh", "true"], "task: none is given"),
+        (
+            ["bench", "toy/reach", "--atoms=3"],
+            "option: '--atoms' is not one of toy/reach, which has continuous actions; allowed: on tasks with discrete",
+        ),
+        (
+            ["sweep", "toy", "--suite", "toy/catch,toy/reach", "--atoms", "3"],
+            "option: 'atoms' is not one of toy/reach, ",
+        ),
+        (
+            ["sweep", "toy", "--suite", "toy/catch,toy/reach", "--image-size", "5"],
+            "toy/reach: crop_size: 12 is not allowed; ",
+        ),
         (["bench", "--json", "toy/x.json"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
-        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not known"),
+        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not one of dmc/"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
         (["train", "toy/catch", "--filters", "20"], "filters: (20,) with strides (1,) do not fit into a picture of 10"),

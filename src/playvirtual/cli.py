@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
-from playvirtual.config import METHODS, PRESETS, Config
+from playvirtual.config import METHODS, PRESETS, Config, other_agents_option
 from playvirtual.errors import InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_command(parser, words[0])
         options, rest = parser.parse_known_args(words)
         if rest:
-            raise _unread(parser, options.command, rest[0])
+            raise _unread(parser, options, rest[0])
         return int(options.run(options))
     except InputError as error:
         print(f"playvirtual: error: {error}", file=sys.stderr)
@@ -68,24 +68,24 @@ def _parser(words: Sequence[str]) -> Parser:
     return parser
 
 
-def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[str, Config]:
-    """The task that `command` is given, if it is, and the configuration whose defaults its help shows."""
+def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
+    """Whether `command` is given a task, and the configuration whose defaults its help shows."""
     from playvirtual.presets import base
 
     if not words or words[0] != command:
-        return DEFAULT_TASK, base(DEFAULT_TASK)
+        return False, base(DEFAULT_TASK)
     options, stray = first_look(words[1:], add_arguments)
     try:
         given = options.task or _task_of(getattr(options, "resume", None))
-        return given, base(given)
+        return given is not None, base(given or DEFAULT_TASK)
     except InputError as error:
         raise stray or error from None
 
 
-def _task_of(resumed: str | bool | None) -> str:
+def _task_of(resumed: str | bool | None) -> str | None:
     """That of the run to go on with, if one is named."""
     if not isinstance(resumed, str):
-        return DEFAULT_TASK
+        return None
     from playvirtual.envs import task_names
     from playvirtual.training.run_folder import RunFolder
 
@@ -101,18 +101,18 @@ def _task_of(resumed: str | bool | None) -> str:
 
 
 def _add_train(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("train", words, _train_arguments)
+    named, config = _task_shown("train", words, _train_arguments)
     parser = commands.add_parser(
         "train",
         help="train an agent and score it",
-        description=f"Train an agent and score it. Defaults shown are those of {given}; other tasks have others.",
+        description=f"Train an agent and score it. Defaults shown are those of {config.task}; other tasks have others.",
         epilog="examples: playvirtual train atari/pong --method spr --seed 3; "
         "the same with --resume goes on after a stop, as does playvirtual train --resume RUN",
         allow_abbrev=False,
     )
     _train_arguments(parser)
     add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_train)
+    parser.set_defaults(run=_train, shown=config, named=named)
 
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,20 +174,20 @@ def _add_export(commands: Any) -> None:
 
 
 def _add_bench(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("bench", words, _bench_arguments)
+    named, config = _task_shown("bench", words, _bench_arguments)
     parser = commands.add_parser(
         "bench",
         help="time a run's updates and steps on this machine, and show where the time goes",
         description="Time what `playvirtual train` with the same flags would do: build its parts, play 300 random "
         "steps, compile and capture, then measure updates, whole steps, memory and kernels. No run folder is "
-        f"written. Defaults shown are those of {given}.",
+        f"written. Defaults shown are those of {config.task}.",
         epilog="example: playvirtual bench atari/pong --precision bf16 --json pong.json; the update's median is the "
         "number to compare, quartiles far from it mean that the machine was not idle",
         allow_abbrev=False,
     )
     _bench_arguments(parser)
     add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_bench)
+    parser.set_defaults(run=_bench, shown=config, named=named)
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,10 +222,16 @@ def _no_task(command: str) -> InputError:
     )
 
 
-def _unread(parser: Parser, command: str, word: str) -> InputError:
+def _unread(parser: Parser, options: argparse.Namespace, word: str) -> InputError:
+    command = options.command
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
-    return unknown_flag(_commands(parser)[command], word)
+    flag = word.partition("=")[0]
+    field = flag.removeprefix("--").replace("-", "_")
+    refused = other_agents_option(field, options.shown, flag) if hasattr(options, "shown") else None
+    if refused and not options.named:
+        return _no_task(command)
+    return refused or unknown_flag(_commands(parser)[command], word)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -44,8 +44,9 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
         allow_abbrev=False,
     )
     _sweep_arguments(parser)
-    add_fields(parser, _first_config(words), without=("task", "method", "preset", "seed"))
-    parser.set_defaults(run=lambda options: _sweep(options, words))
+    config = _first_config(words)
+    add_fields(parser, config, without=("task", "method", "preset", "seed"))
+    parser.set_defaults(run=lambda options: _sweep(options, words), shown=config, named=True)
 
 
 def _sweep_arguments(parser: argparse.ArgumentParser) -> None:

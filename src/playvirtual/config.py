@@ -235,8 +235,21 @@ def with_values(config: Any, values: Mapping[str, Any]) -> Any:
     known = {f.name for f, _, _ in leaves(config)}
     for name in values:
         if name not in known:
-            raise unknown("option", name, known)
+            raise other_agents_option(name, config) or unknown("option", name, known)
     return validated(_replace(config, values))
+
+
+def other_agents_option(name: str, config: Config, shown: str | None = None) -> InputError | None:
+    """The error for a field that only the agent of the other kind of actions has, None if it is no such field."""
+    rainbow, sac = ({f.name for f in fields(agent)} for agent in (RainbowConfig, SacConfig))
+    discrete = isinstance(config.agent, RainbowConfig)
+    if name not in (sac - rainbow if discrete else rainbow - sac):
+        return None
+    own, other = ("discrete", "continuous") if discrete else ("continuous", "discrete")
+    return InputError(
+        f"option: {(shown or name)!r} is not one of {config.task}, which has {own} actions; "
+        f"allowed: on tasks with {other} ones"
+    )
 
 
 def _replace(config: Any, values: Mapping[str, Any]) -> Any:
