@@ -154,7 +154,7 @@ def _add_evaluate(commands: Any) -> None:
         "--video",
         action="store_true",
         help="film the first lane into RUN/videos/ with reward, return, and Q values or action: "
-        "MP4 with playvirtual[video] installed, else GIF",
+        "MP4 with the extra video installed, else GIF",
     )
     parser.set_defaults(run=_evaluate)
 
