@@ -14,6 +14,7 @@ from playvirtual.training import checkpoint, frames
 from playvirtual.training.loop import Training
 from playvirtual.training.pack import pack, unpack
 from playvirtual.training.run_folder import RunFolder
+from playvirtual.training.session import Run
 
 QUICK: dict[str, Any] = {
     "steps": 150,
@@ -147,6 +148,15 @@ def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
     assert record["task"] == "toy/catch"
     assert {"python", "torch", "numpy"} <= record["versions"].keys()
     assert RunFolder.open(run.path).config() == run.config
+
+
+def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", pv.build("toy/catch"), [1.0, 0.0, 1.0])
+    assert repr(run) == str(run) == f"Run(path='{tmp_path / 'run'}', score=0.67, episodes=3)"
+
+
+def test_what_is_shown_of_the_package_is_what_it_is_for() -> None:
+    assert dir(pv) == sorted([*pv.__all__, "__version__"])
 
 
 def test_a_run_may_begin_in_an_empty_folder(tmp_path: Path) -> None:
