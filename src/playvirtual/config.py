@@ -388,9 +388,11 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The configuration that `to_dict` wrote."""
+    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are passed over."""
     kinds = {kind: cls for cls, kind in _KINDS.items()}
-    return validated(_from_dict(Config, {**data, "agent": data["agent"]}, kinds[data["agent_kind"]]))
+    agent = kinds[data["agent_kind"]]
+    own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
+    return validated(_from_dict(Config, own, agent))
 
 
 def differences(a: Config, b: Config) -> list[str]:
@@ -403,6 +405,10 @@ def differences(a: Config, b: Config) -> list[str]:
 
 def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
     hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    for name in data:
+        if name not in known:
+            raise unknown("config.json: field", name, known)
     values: dict[str, Any] = {}
     for f in fields(cls):
         kind = agent if f.name == "agent" else hints[f.name]

@@ -150,6 +150,33 @@ def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
     assert RunFolder.open(run.path).config() == run.config
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "said"),
+    [
+        ("objective", "lambda_perd", "config.json: field: 'lambda_perd' is not known; did you mean 'lambda_pred'?"),
+        ("agent", "crop_size", "config.json: field: 'crop_size' is not known; "),
+        (None, "sede", "config.json: field: 'sede' is not known; did you mean 'seed'?"),
+    ],
+)
+def test_what_a_configuration_does_not_have_is_refused(group: str | None, name: str, said: str, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.describe(pv.build("toy/catch"))
+    record = json.loads((folder.path / "config.json").read_text())
+    (record if group is None else record[group])[name] = 1
+    (folder.path / "config.json").write_text(json.dumps(record))
+    with pytest.raises(pv.InputError) as error:
+        folder.config()
+    assert str(error.value).startswith(said)
+
+
+def test_every_published_run_can_be_read() -> None:
+    runs = sorted((Path(__file__).parents[2] / "results").rglob("config.json"))
+    if not runs:
+        pytest.skip("results/ is not here")
+    for file in runs:
+        assert RunFolder.open(file.parent).config().task == json.loads(file.read_text())["task"]
+
+
 def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", pv.build("toy/catch"), [1.0, 0.0, 1.0])
     assert repr(run) == str(run) == f"Run(path='{tmp_path / 'run'}', score=0.67, episodes=3)"
