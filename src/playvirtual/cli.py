@@ -121,7 +121,9 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)} (default: playvirtual)")
     parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)")
-    parser.add_argument("--run-dir", metavar="DIR", help="where the run is written (default: runs/TASK/METHOD/seed-N)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="a new or an empty folder for the run (default: runs/TASK/METHOD/seed-N)"
+    )
     parser.add_argument(
         "--resume",
         nargs="?",
