@@ -15,6 +15,7 @@ from typing import Any
 
 FIXED: dict[str, Any] = {"device": "cpu", "threads": 1, "min_size": 400, "steps": 100_000, "seed": 1}
 DECIDED = ("task", "method", "preset")  # named by the row
+WORDS = "settings TASK:METHOD …, or train TASK:METHOD SETTINGS"
 WARM = 40  # agent steps with learning before measuring
 
 
@@ -70,7 +71,13 @@ def say(record: Any) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "settings":
-        settings(sys.argv[2:])
-    else:
-        train(sys.argv[2], json.loads(sys.argv[3]))
+    match sys.argv[1:]:
+        case ["settings", *rows]:
+            settings(rows)
+        case ["train", row, given]:
+            train(row, json.loads(given))
+        case ["-h" | "--help"]:
+            print(f"a helper of cpu_versions.py, which see; its words: {WORDS}")
+        case words:
+            print(f"error: words: {' '.join(words)!r} is not allowed; allowed: {WORDS}", file=sys.stderr)
+            sys.exit(2)

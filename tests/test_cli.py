@@ -50,17 +50,48 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ),
         (["train", "toy/catch", "--capacity", "6"], "capacity: 6 is not allowed; allowed: "),
         (["train", "--K", "-3", "toy/reach"], "K: -3 is not allowed; allowed: 0 or more"),
-        (["train", "toy/catch", "--steps"], "argument --steps: expected one argument"),
+        (["train", "toy/catch", "--steps"], "steps: no value is given; allowed: a whole number"),
+        (
+            ["train", "toy/catch", "--video-at-evaluation"],
+            "video_at_evaluation: no value is given; allowed: true, false",
+        ),
+        (["train", "toy/catch", "--capture", "--K", "3"], "capture: no value is given; allowed: off, graph, compile"),
+        (["train", "toy/catch", "--method"], "method: no value is given; allowed: one of rl, spr, "),
         (["train", "toy/catch", "extra"], "argument: 'extra' is one too many"),
         (["train", "toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
-        (["train"], "the following arguments are required: task"),
+        (["train"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
         (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
         (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not a run folder"),
-        (["train", "--run-dir", "atari/x"], "the following arguments are required: task"),
+        (
+            ["train", "--resume", "toy/catch", "--steps", "2000"],
+            "resume: 'toy/catch' is a task and not a run folder; allowed: `playvirtual train toy/catch --resume`, or ",
+        ),
+        (
+            ["train", "--resume"],
+            "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
+            "flags that began the run, or `playvirtual train --resume RUN`",
+        ),
+        (["train", "--run-dir", "atari/x"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
         (["train", "--lambda-perd", "1", "toy/catch"], "option: '--lambda-perd' is not known"),
-        (["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"], "option: '--crop-size' is not known"),
-        (["bench", "--json", "toy/x.json"], "the following arguments are required: task"),
-        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not known"),
+        (
+            ["train", "--run-dir", "atari/x", "toy/catch", "--crop-size", "8"],
+            "option: '--crop-size' is not one of toy/catch, which has discrete actions; allowed: on tasks with",
+        ),
+        (["train", "--encoder-tanh", "true"], "task: none is given"),
+        (
+            ["bench", "toy/reach", "--atoms=3"],
+            "option: '--atoms' is not one of toy/reach, which has continuous actions; allowed: on tasks with discrete",
+        ),
+        (
+            ["sweep", "toy", "--suite", "toy/catch,toy/reach", "--atoms", "3"],
+            "option: 'atoms' is not one of toy/reach, ",
+        ),
+        (
+            ["sweep", "toy", "--suite", "toy/catch,toy/reach", "--image-size", "5"],
+            "toy/reach: crop_size: 12 is not allowed; ",
+        ),
+        (["bench", "--json", "toy/x.json"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
+        (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not one of dmc/"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
         (["train", "toy/catch", "--filters", "20"], "filters: (20,) with strides (1,) do not fit into a picture of 10"),
@@ -69,8 +100,9 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not a run folder"),
         (["list", "games"], "list: 'games' is not known"),
-        (["trian"], "argument COMMAND: invalid choice: 'trian'"),
-        ([], "the following arguments are required: COMMAND"),
+        (["trian"], "command: 'trian' is not known; did you mean 'train'? allowed: bench, evaluate, export, "),
+        (["--quiet"], "option: '--quiet' is not known; allowed: "),
+        (["bench"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(words: list[str], message: str, tmp_path: Path) -> None:
@@ -112,7 +144,8 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
 
     scored = playvirtual("evaluate", str(run), "--episodes", "7", "--video", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
-    assert "over 7 episodes" in scored.stdout
+    assert "over 7 episodes\n" in scored.stdout
+    assert "over 1 episode\n" in playvirtual("evaluate", str(run), "--episodes", "1", cwd=tmp_path).stdout
     assert f"video: {run}/videos/evaluation-seed-1." in scored.stdout
     assert len(list((run / "videos").iterdir())) == 1
 
@@ -184,7 +217,15 @@ def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
     assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
     # The flags are those of the run's task, which is not the default one.
     changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
-    assert "another configuration (crop_size: 10, 9: there, now)" in changed.stderr
+    assert "another configuration (crop_size: 10 → 9); allowed: " in changed.stderr
+
+
+def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
+    alone = playvirtual(cwd=tmp_path)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    for line in ("train an agent and score it", "score a trained agent again", "what there is to name"):
+        assert line in alone.stderr
+    assert alone.stderr == playvirtual("--help", cwd=tmp_path).stdout
 
 
 def test_lists(tmp_path: Path) -> None:
@@ -199,6 +240,9 @@ def test_help_shows_the_defaults_of_the_task(tmp_path: Path) -> None:
     catch = playvirtual("train", "toy/catch", "--help", cwd=tmp_path).stdout
     assert "--noisy-sigma" in pong
     assert "(default: 100000)" in pong
+    assert "(default: false)" in pong
+    assert "(default: true)" in pong
+    assert "(default: False)" not in pong
     assert pong != catch
     before = playvirtual("train", "--run-dir", "minatar/x", "toy/catch", "--help", cwd=tmp_path).stdout
     assert before == catch

@@ -118,7 +118,7 @@ def test_field_names_are_unique() -> None:
     [
         ({"crop_size": 101}, "crop_size: 101 is not allowed; allowed: 1 to image_size, 100"),
         ({"log_std_min": 3}, "log_std_min: 3.0 is not allowed"),
-        ({"v_max": 10}, "option: 'v_max' is not known"),  # Rainbow's
+        ({"v_max": 10}, "option: 'v_max' is not one of dmc/walker-walk, which has continuous actions"),  # Rainbow's
         ({"strides": (2, 1)}, "channels, filters, strides"),
         ({"capacity": 8}, "capacity: 8 is not allowed; allowed: 9 or more, for the 6 steps that a batch looks ahead"),
         ({"min_size": 6}, "min_size: 6 is not allowed; allowed: more than 6"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
-from playvirtual.config import METHODS, PRESETS, Config
+from playvirtual.config import METHODS, PRESETS, Config, other_agents_option
 from playvirtual.errors import InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
@@ -22,9 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(words)
+        if not words:
+            parser.print_help(sys.stderr)
+            return 2
+        _check_command(parser, words[0])
         options, rest = parser.parse_known_args(words)
         if rest:
-            raise _unread(parser, options.command, rest[0])
+            raise _unread(parser, options, rest[0])
         return int(options.run(options))
     except InputError as error:
         print(f"playvirtual: error: {error}", file=sys.stderr)
@@ -64,42 +68,51 @@ def _parser(words: Sequence[str]) -> Parser:
     return parser
 
 
-def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[str, Config]:
-    """The task that `command` is given, if it is, and the configuration whose defaults its help shows."""
+def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
+    """Whether `command` is given a task, and the configuration whose defaults its help shows."""
     from playvirtual.presets import base
 
     if not words or words[0] != command:
-        return DEFAULT_TASK, base(DEFAULT_TASK)
+        return False, base(DEFAULT_TASK)
     options, stray = first_look(words[1:], add_arguments)
     try:
         given = options.task or _task_of(getattr(options, "resume", None))
-        return given, base(given)
+        return given is not None, base(given or DEFAULT_TASK)
     except InputError as error:
         raise stray or error from None
 
 
-def _task_of(resumed: str | bool | None) -> str:
+def _task_of(resumed: str | bool | None) -> str | None:
     """That of the run to go on with, if one is named."""
     if not isinstance(resumed, str):
-        return DEFAULT_TASK
+        return None
+    from playvirtual.envs import task_names
     from playvirtual.training.run_folder import RunFolder
 
-    return RunFolder.open(resumed).config().task
+    try:
+        return RunFolder.open(resumed).config().task
+    except InputError as error:
+        if Path(resumed).exists() or not (resumed.startswith("gym/") or resumed in task_names()):
+            raise
+        raise InputError(
+            f"resume: {resumed!r} is a task and not a run folder; allowed: `playvirtual train {resumed} --resume`, or "
+            "`playvirtual train --resume RUN`"
+        ) from error
 
 
 def _add_train(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("train", words, _train_arguments)
+    named, config = _task_shown("train", words, _train_arguments)
     parser = commands.add_parser(
         "train",
         help="train an agent and score it",
-        description=f"Train an agent and score it. Defaults shown are those of {given}; other tasks have others.",
+        description=f"Train an agent and score it. Defaults shown are those of {config.task}; other tasks have others.",
         epilog="examples: playvirtual train atari/pong --method spr --seed 3; "
         "the same with --resume goes on after a stop, as does playvirtual train --resume RUN",
         allow_abbrev=False,
     )
     _train_arguments(parser)
     add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_train)
+    parser.set_defaults(run=_train, shown=config, named=named)
 
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +121,9 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(METHODS)} (default: playvirtual)")
     parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)")
-    parser.add_argument("--run-dir", metavar="DIR", help="where the run is written (default: runs/TASK/METHOD/seed-N)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="a new or an empty folder for the run (default: runs/TASK/METHOD/seed-N)"
+    )
     parser.add_argument(
         "--resume",
         nargs="?",
@@ -141,7 +156,7 @@ def _add_evaluate(commands: Any) -> None:
         "--video",
         action="store_true",
         help="film the first lane into RUN/videos/ with reward, return, and Q values or action: "
-        "MP4 with playvirtual[video] installed, else GIF",
+        "MP4 with the extra video installed, else GIF",
     )
     parser.set_defaults(run=_evaluate)
 
@@ -161,24 +176,24 @@ def _add_export(commands: Any) -> None:
 
 
 def _add_bench(commands: Any, words: Sequence[str]) -> None:
-    given, config = _task_shown("bench", words, _bench_arguments)
+    named, config = _task_shown("bench", words, _bench_arguments)
     parser = commands.add_parser(
         "bench",
         help="time a run's updates and steps on this machine, and show where the time goes",
         description="Time what `playvirtual train` with the same flags would do: build its parts, play 300 random "
         "steps, compile and capture, then measure updates, whole steps, memory and kernels. No run folder is "
-        f"written. Defaults shown are those of {given}.",
+        f"written. Defaults shown are those of {config.task}.",
         epilog="example: playvirtual bench atari/pong --precision bf16 --json pong.json; the update's median is the "
         "number to compare, quartiles far from it mean that the machine was not idle",
         allow_abbrev=False,
     )
     _bench_arguments(parser)
     add_fields(parser, config, without=("task", "method", "preset"))
-    parser.set_defaults(run=_bench)
+    parser.set_defaults(run=_bench, shown=config, named=named)
 
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
+    parser.add_argument("task", nargs="?", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
     parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(METHODS)}")
     parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
@@ -191,11 +206,34 @@ def _add_list(commands: Any) -> None:
     parser.set_defaults(run=_list)
 
 
-def _unread(parser: Parser, command: str, word: str) -> InputError:
+def _check_command(parser: Parser, word: str) -> None:
+    """Raises unless a command, or a flag that stands alone, comes first."""
+    if word.startswith("-") and word not in parser._option_string_actions:
+        raise unknown_flag(parser, word)
+    if not word.startswith("-") and word not in _commands(parser):
+        raise unknown("command", word, _commands(parser))
+
+
+def _commands(parser: Parser) -> dict[str, Parser]:
+    return next(dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+
+
+def _no_task(command: str) -> InputError:
+    return InputError(
+        f"task: none is given; allowed: what `playvirtual list tasks` shows, as in `playvirtual {command} toy/catch`"
+    )
+
+
+def _unread(parser: Parser, options: argparse.Namespace, word: str) -> InputError:
+    command = options.command
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
-    subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return unknown_flag(subparsers.choices[command], word)
+    flag = word.partition("=")[0]
+    field = flag.removeprefix("--").replace("-", "_")
+    refused = other_agents_option(field, options.shown, flag) if hasattr(options, "shown") else None
+    if refused and not options.named:
+        return _no_task(command)
+    return refused or unknown_flag(_commands(parser)[command], word)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -208,8 +246,13 @@ def _train(options: argparse.Namespace) -> int:
         if options.task is not None or options.run_dir is not None:
             raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
         run = resume(options.resume, **common)
+    elif options.task is None and options.resume:
+        raise InputError(
+            "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
+            "flags that began the run, or `playvirtual train --resume RUN`"
+        )
     elif options.task is None:
-        raise InputError("the following arguments are required: task")
+        raise _no_task("train")
     else:
         run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
     print(run_summary(run.config, run.returns))
@@ -249,6 +292,8 @@ def _bench(options: argparse.Namespace) -> int:
     from playvirtual.config import coerce
     from playvirtual.training.bench_table import json_file, table
 
+    if options.task is None:
+        raise _no_task("bench")
     repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
     given = {"method": options.method, "preset": options.preset, **given_fields(options)}
     measurement = bench(options.task, repeats=repeats, say=_note, **given)

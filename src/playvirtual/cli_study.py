@@ -47,7 +47,7 @@ def add_sweep(commands: Any, words: Sequence[str]) -> None:
     )
     _sweep_arguments(parser)
     add_fields(parser, config, without=("task", "method", "preset", "seed"))
-    parser.set_defaults(run=lambda options: _sweep(options, words))
+    parser.set_defaults(run=lambda options: _sweep(options, words), shown=config, named=True)
 
 
 def _sweep_arguments(parser: argparse.ArgumentParser) -> None:

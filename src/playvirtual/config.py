@@ -235,8 +235,21 @@ def with_values(config: Any, values: Mapping[str, Any]) -> Any:
     known = {f.name for f, _, _ in leaves(config)}
     for name in values:
         if name not in known:
-            raise unknown("option", name, known)
+            raise other_agents_option(name, config) or unknown("option", name, known)
     return validated(_replace(config, values))
+
+
+def other_agents_option(name: str, config: Config, shown: str | None = None) -> InputError | None:
+    """The error for a field that only the agent of the other kind of actions has, None if it is no such field."""
+    rainbow, sac = ({f.name for f in fields(agent)} for agent in (RainbowConfig, SacConfig))
+    discrete = isinstance(config.agent, RainbowConfig)
+    if name not in (sac - rainbow if discrete else rainbow - sac):
+        return None
+    own, other = ("discrete", "continuous") if discrete else ("continuous", "discrete")
+    return InputError(
+        f"option: {(shown or name)!r} is not one of {config.task}, which has {own} actions; "
+        f"allowed: on tasks with {other} ones"
+    )
 
 
 def _replace(config: Any, values: Mapping[str, Any]) -> Any:
@@ -286,7 +299,9 @@ def validated(config: Config) -> Config:
             if isinstance(number, bool | str):
                 continue
             lowest = 1 if isinstance(value, tuple) else low
-            if not math.isfinite(number) or (lowest is not None and number < lowest):
+            if not math.isfinite(number):
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(lowest, high)}")
+            if lowest is not None and number < lowest:
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
             highest = MOST if high is None and isinstance(number, int) else high
             if highest is not None and number > highest:
@@ -354,7 +369,12 @@ def _validate_sac(agent: SacConfig, environment: EnvironmentConfig) -> None:
 def _interval(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
         return f"{low:.10g} to {high:.10g}"
-    return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "finite numbers"
+    return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "a finite number"
+
+
+def _finite(low: float | None, high: float | None) -> str:
+    """What is allowed, for who gave a number that is beyond all."""
+    return f"a finite number, {low:g} or more" if low is not None and high is None else _interval(low, high)
 
 
 def copies(M: str, actions: int) -> int:
@@ -368,21 +388,27 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The configuration that `to_dict` wrote."""
+    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are passed over."""
     kinds = {kind: cls for cls, kind in _KINDS.items()}
-    return validated(_from_dict(Config, {**data, "agent": data["agent"]}, kinds[data["agent_kind"]]))
+    agent = kinds[data["agent_kind"]]
+    own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
+    return validated(_from_dict(Config, own, agent))
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """The fields in which two configurations differ, as `name: value in a, value in b`."""
+    """The fields in which two configurations differ, as `name: value in a → value in b`."""
     if type(a.agent) is not type(b.agent):
-        return [f"task: {a.task!r}, {b.task!r}"]
+        return [f"task: {a.task!r} → {b.task!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
-    return [f"{f.name}: {x!r}, {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
+    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
 
 
 def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
     hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    for name in data:
+        if name not in known:
+            raise unknown("config.json: field", name, known)
     values: dict[str, Any] = {}
     for f in fields(cls):
         kind = agent if f.name == "agent" else hints[f.name]

@@ -21,12 +21,11 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
         if f.name in without:
             continue
         owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value == "" else value
         groups[owner].add_argument(
             "--" + f.name.replace("_", "-"),
             dest=f"field_{f.name}",
             metavar=_placeholder(kind),
-            help=f"{f.metadata['help']} (default: {shown})".replace("%", "%%"),
+            help=f"{f.metadata['help']} (default: {_shown(value)})".replace("%", "%%"),
         )
 
 
@@ -37,6 +36,13 @@ def given_fields(options: argparse.Namespace) -> dict[str, Any]:
         for name, value in vars(options).items()
         if name.startswith("field_") and value is not None
     }
+
+
+def _shown(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 
 def _placeholder(kind: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -14,7 +15,18 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+        flag = re.fullmatch(r"argument (\S+): expected one argument", message)
+        raise InputError(self._without_value(flag[1]) if flag else message)
+
+    def _without_value(self, flag: str) -> str:
+        """What a flag is told that stands at the end or before another one."""
+        action = self._option_string_actions[flag]
+        shown, (about, *_) = str(action.metavar or ""), (action.help or "").split(" (default")
+        if "," in shown.strip("{}") or "|" in shown:
+            allowed = ", ".join(re.split(r"[,|]", shown.strip("{}")))
+        else:
+            allowed = {"N": "a whole number", "X": "a number"}.get(shown, about.replace("%%", "%"))
+        return f"{flag.lstrip('-').replace('-', '_')}: no value is given; allowed: {allowed}"
 
 
 def first_look(

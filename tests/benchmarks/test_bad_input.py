@@ -36,6 +36,8 @@ BAD = [
     ("cpu_versions.py nowhere .", "first: 'nowhere' is not allowed; allowed: a folder that holds src/playvirtual"),
     ("cpu_versions.py ROOT ROOT --rows toy/catch", "rows: 'toy/catch' is not allowed; allowed: TASK:METHOD"),
     ("cpu_versions.py ROOT ROOT --rows toy/cach:rl", "rows: the version in "),
+    ("version_worker.py", "words: '' is not allowed; allowed: settings TASK:METHOD …, or train TASK:METHOD SETTINGS"),
+    ("version_worker.py train toy/catch:rl", "words: 'train toy/catch:rl' is not allowed; allowed: "),
     ("checkpoint_cost.py pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
     ("chaos.py --tasks toy/catch,toy/cach", "tasks: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("chaos.py --kills 0", "kills: '0' is not allowed; allowed: whole numbers, 1 or more"),

@@ -24,3 +24,11 @@ def test_a_version_is_as_fast_as_itself() -> None:
     ratio = re.search(r"ratio ([0-9.]+) ", done.stdout)
     assert ratio is not None, done.stdout
     assert 0.2 < float(ratio[1]) < 5
+
+
+def test_the_worker_says_whose_helper_it_is() -> None:
+    worker = SCRIPT.with_name("version_worker.py")
+    done = subprocess.run([sys.executable, worker, "--help"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("a helper of cpu_versions.py")
+    assert done.stdout.count("\n") == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import ClassVar
 
 import gymnasium
@@ -152,3 +155,29 @@ def test_an_environment_that_lacks_a_package_says_so_in_one_line(settings):
         del gymnasium.registry["playvirtual-test/Unmakeable-v0"]
     expected = "task: 'gym/playvirtual-test/Unmakeable-v0' cannot be made: no module named 'physics' see the manual"
     assert str(caught.value) == expected
+
+
+DRAW = """
+import hashlib, sys
+if sys.argv[1] == "plain":
+    import gymnasium
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    env.reset(seed=0)
+    picture = env.render()
+else:
+    from playvirtual.envs.gym import Gym
+    picture = Gym("CartPole-v1", 64, grayscale=False).picture()
+print(picture.shape, hashlib.sha256(picture.tobytes()).hexdigest())
+"""
+
+
+def test_drawing_without_a_desktop_is_silent_and_the_same() -> None:
+    pytest.importorskip("pygame", reason="Gymnasium draws CartPole with pygame")
+    desktop = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
+    env = {name: value for name, value in os.environ.items() if name not in desktop}
+    plain, ours = (
+        subprocess.run([sys.executable, "-c", DRAW, who], env=env, capture_output=True, text=True, timeout=120)
+        for who in ("plain", "ours")
+    )
+    assert (ours.returncode, ours.stderr) == (0, "")
+    assert ours.stdout.splitlines()[-1] == plain.stdout.splitlines()[-1]

@@ -20,7 +20,7 @@ from playvirtual.study.grids import Job, jobs
 from playvirtual.study.sweep import Display, sweep
 from playvirtual.study.sweep_display import PlainLines
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'playvirtual[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 
 STEPS = 600
 OPTIONS = {"steps": STEPS, "min_size": 100, "K": 2, "episodes": 4, "every": 50, "log_every": 50, "device": "cpu"}

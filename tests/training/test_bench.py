@@ -74,7 +74,7 @@ def test_a_bench_prints_its_table_and_writes_only_the_file_asked_for(tmp_path: P
         (["toy/catch", "--steps", "50", "--min-size", "40"], "steps: 50 is too short a run to measure; allowed: 300"),
         (["toy/catch", "--capacity", "50"], "capacity: 50 is too little to measure; allowed: 300 or more"),
         (["toy/catch", "--updates-per-step", "0"], "updates_per_step: 0.0 leaves nothing to measure"),
-        ([], "the following arguments are required: task"),
+        ([], "task: none is given; allowed: what `playvirtual list tasks` shows"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

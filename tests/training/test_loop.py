@@ -14,6 +14,7 @@ from playvirtual.training import checkpoint, frames
 from playvirtual.training.loop import Training
 from playvirtual.training.pack import pack, unpack
 from playvirtual.training.run_folder import RunFolder
+from playvirtual.training.session import Run
 
 QUICK: dict[str, Any] = {
     "steps": 150,
@@ -137,6 +138,61 @@ def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
     assert record["task"] == "toy/catch"
     assert {"python", "torch", "numpy"} <= record["versions"].keys()
     assert RunFolder.open(run.path).config() == run.config
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "said"),
+    [
+        ("objective", "lambda_perd", "config.json: field: 'lambda_perd' is not known; did you mean 'lambda_pred'?"),
+        ("agent", "crop_size", "config.json: field: 'crop_size' is not known; "),
+        (None, "sede", "config.json: field: 'sede' is not known; did you mean 'seed'?"),
+    ],
+)
+def test_what_a_configuration_does_not_have_is_refused(group: str | None, name: str, said: str, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.describe(pv.build("toy/catch"))
+    record = json.loads((folder.path / "config.json").read_text())
+    (record if group is None else record[group])[name] = 1
+    (folder.path / "config.json").write_text(json.dumps(record))
+    with pytest.raises(pv.InputError) as error:
+        folder.config()
+    assert str(error.value).startswith(said)
+
+
+def test_every_published_run_can_be_read() -> None:
+    runs = sorted((Path(__file__).parents[2] / "results").rglob("config.json"))
+    if not runs:
+        pytest.skip("results/ is not here")
+    for file in runs:
+        assert RunFolder.open(file.parent).config().task == json.loads(file.read_text())["task"]
+
+
+def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", pv.build("toy/catch"), [1.0, 0.0, 1.0])
+    assert repr(run) == str(run) == f"Run(path='{tmp_path / 'run'}', score=0.67, episodes=3)"
+
+
+def test_what_is_shown_of_the_package_is_what_it_is_for() -> None:
+    assert dir(pv) == sorted([*pv.__all__, "__version__"])
+
+
+def test_a_run_may_begin_in_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+    assert RunFolder.open(tmp_path / "run").config() == run.config
+    with pytest.raises(pv.InputError, match=r"exists already; .*--resume goes on with it"):
+        pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
+
+
+def test_what_is_no_run_is_not_to_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("mine")
+    (tmp_path / "notes").write_text("mine")
+    for name, said in (("thesis", "holds something else than a run"), ("notes", "is a file and not a run folder")):
+        with pytest.raises(pv.InputError) as error:
+            pv.train("toy/catch", run_dir=tmp_path / name, **QUICK)
+        assert str(error.value) == f"run_dir: '{tmp_path / name}' {said}; allowed: a new or an empty folder"
+    assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
 
 
 def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:

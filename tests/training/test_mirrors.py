@@ -37,7 +37,7 @@ def test_a_missing_package_is_named(name: str, tmp_path: Path) -> None:
     if find_spec(name) is not None:
         assert parse(name) == (name,)
         return
-    with pytest.raises(pv.InputError, match=rf"pip install 'playvirtual\[{name}\]'"):
+    with pytest.raises(pv.InputError, match=rf"in a clone: pip install -e '\.\[{name}\]'"):
         pv.train("toy/catch", run_dir=tmp_path / "run", log=name, **CATCH)
     assert not (tmp_path / "run").exists()
 

@@ -105,4 +105,4 @@ class Control:
 def require_package() -> None:
     """Raises an `InputError` unless dm_control is installed."""
     if find_spec("dm_control") is None:
-        raise InputError("dmc: DMControl is not installed; pip install 'playvirtual[dmc]'")
+        raise InputError("dmc: DMControl is not installed; in a clone: pip install -e '.[dmc]'")

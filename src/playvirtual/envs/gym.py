@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -96,6 +98,7 @@ def check_id(env_id: str) -> None:
 def _make(env_id: str) -> tuple[gymnasium.Env[Any, Any], bool]:
     """The environment, and whether its observations are images; if not, it renders."""
     gl.load_triton_first()
+    _draw_without_display()
     try:
         env = gymnasium.make(env_id, disable_env_checker=True)
         if _is_image(env.observation_space):
@@ -109,6 +112,12 @@ def _make(env_id: str) -> tuple[gymnasium.Env[Any, Any], bool]:
         return gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True), False
     except (gymnasium.error.Error, ImportError) as error:
         raise InputError(f"task: 'gym/{env_id}' cannot be made: {' '.join(str(error).split())}") from error
+
+
+def _draw_without_display() -> None:
+    """Keeps SDL, with which pygame draws into memory, from complaining that it finds no desktop where there is none."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def _is_image(space: spaces.Space[Any]) -> bool:

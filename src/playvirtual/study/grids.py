@@ -76,7 +76,10 @@ def jobs(
         for entry in tasks:
             kind = "discrete" if isinstance(base(entry.task).agent, RainbowConfig) else "continuous"
             for row in (r for r in grid.rows if r.actions in ("any", kind)):
-                job = _job(grid, row, entry, seed, out, preset, options or {})
+                try:
+                    job = _job(grid, row, entry, seed, out, preset, options or {})
+                except InputError as error:  # of several tasks, one may refuse what the others take
+                    raise InputError(str(error) if entry.task in str(error) else f"{entry.task}: {error}") from None
                 found.setdefault(job.path, job)
     if not found:
         raise InputError(f"experiment: {grid.name!r} has no row for these tasks")

@@ -30,7 +30,7 @@ def parse(text: str) -> tuple[str, ...]:
         if name not in KINDS:
             raise unknown("log", name, ("none", *KINDS))
         if find_spec(name) is None:
-            raise InputError(f"log: {name!r} is not installed; pip install 'playvirtual[{name}]'")
+            raise InputError(f"log: {name!r} is not installed; in a clone: pip install -e '.[{name}]'")
     return names
 
 

@@ -46,6 +46,11 @@ class Rate:
         return (done - before) / max(now - then, 1e-9)
 
 
+def per_second(rate: float) -> str:
+    """How people read a rate, large ones without an exponent: "0.42/s", "6050/s"."""
+    return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
+
+
 class Bar:
     """A live bar for terminals: steps, rate, time left, the last return and evaluation."""
 
@@ -70,8 +75,7 @@ class Bar:
         self._progress.start()
 
     def step(self, done: int, note: str) -> None:
-        rate = f"{self._rate(done):.3g}/s"
-        self._progress.update(self._task, completed=done, note=note, rate=rate)
+        self._progress.update(self._task, completed=done, note=note, rate=per_second(self._rate(done)))
 
     def close(self) -> None:
         self._progress.stop()
@@ -92,7 +96,7 @@ class Lines:
         if now - self._last >= self._every or done >= self._total:
             self._last = now
             left = timedelta(seconds=round((self._total - done) / rate)) if rate > 0 else "?"
-            parts = [f"{done}/{self._total} steps", f"{rate:.3g}/s", f"{left} left", *([note] if note else [])]
+            parts = [f"{done}/{self._total} steps", per_second(rate), f"{left} left", *([note] if note else [])]
             print(f"{self._title}: {', '.join(parts)}", flush=True)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from playvirtual.config import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError
+from playvirtual.training import lock
 from playvirtual.training.checkpoint import sync, write_synced
 
 JOURNALS = ("metrics", "evaluations", "timing")
@@ -32,23 +33,35 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    @staticmethod
-    def refuse_existing(path: Path | str) -> None:
-        """Raises unless `path` is free for a new run."""
-        if Path(path).exists():
+    @classmethod
+    def refuse_existing(cls, path: Path | str) -> None:
+        """Raises unless `path` is free for a new run: not there, or an empty folder."""
+        folder = cls(path)
+        if not folder.path.exists() or (folder.path.is_dir() and folder._is_empty()):
+            return
+        if (folder.path / "config.json").is_file():
             raise InputError(
                 f"run_dir: {str(path)!r} exists already; allowed: a new folder"
                 " (--resume goes on with it; or choose another --seed or --run-dir)"
             )
+        what = "holds something else than a run" if folder.path.is_dir() else "is a file and not a run folder"
+        raise InputError(f"run_dir: {str(path)!r} {what}; allowed: a new or an empty folder")
+
+    def _is_empty(self) -> bool:
+        """Whether no more is there than a run leaves that was killed before it had written anything."""
+        try:
+            return all(p.name in (lock.NAME, "config.json.partial") for p in self.path.iterdir())
+        except OSError as error:
+            raise InputError(f"run_dir: {str(self.path)!r} cannot be read: {error.strerror}") from None
 
     @classmethod
     def create(cls, path: Path | str) -> RunFolder:
-        """Makes a new folder; one that exists already is refused."""
+        """Makes a new folder, or takes an empty one; any other is refused."""
         folder = cls(path)
+        cls.refuse_existing(path)
         try:
-            folder.path.mkdir(parents=True)
+            folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            cls.refuse_existing(path)
             raise InputError(f"run_dir: {str(path)!r} cannot be made: {error.strerror}") from None
         return folder
 
@@ -69,10 +82,10 @@ class RunFolder:
             changed = differences(self.config(), config)
             if changed:
                 raise InputError(
-                    f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}: "
-                    "there, now); allowed: the same one, or `playvirtual train --resume RUN` alone"
+                    f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}); "
+                    "allowed: the same one, or `playvirtual train --resume RUN` alone"
                 )
-        elif any(p.name not in ("run.lock", "config.json.partial") for p in self.path.iterdir()):
+        elif not self._is_empty():
             raise InputError(f"run_dir: {str(self.path)!r} holds something else than a run; allowed: a run folder")
         else:  # killed before it had written anything
             self.describe(config)

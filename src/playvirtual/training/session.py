@@ -43,6 +43,9 @@ class Run:
         """Mean return of the last evaluation."""
         return float(np.mean(self.returns))
 
+    def __repr__(self) -> str:
+        return f"Run(path={str(self.path)!r}, score={self.score:.2f}, episodes={len(self.returns)})"
+
 
 def run(config: Config, path: Path, display: Display, *, resume: bool = False, log: Sequence[str] = ()) -> Run:
     """Trains to the last step and evaluates; nothing is written if it cannot begin.
@@ -56,6 +59,7 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
             with closing(Training(config)) as training:
                 folder = RunFolder.create(path)
                 with locked(path):
+                    RunFolder.refuse_existing(path)  # another process may have begun, and ended, a run there
                     folder.describe(config)
                     return Session(training, folder, display, stop, mirrors).run()
         if not path.is_dir():

@@ -98,9 +98,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError(
-            "engine: 'ray' needs the package ray; install it with: pip install 'playvirtual[ray]'"
-        ) from None
+        raise InputError("engine: 'ray' needs the package ray; in a clone: pip install -e '.[ray]'") from None
     return ray
 
 
