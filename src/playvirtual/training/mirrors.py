@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from playvirtual.config import Config, to_dict
 from playvirtual.errors import InputError, unknown
-from playvirtual.training.progress import say
+from playvirtual.training.notice import say
 
 KINDS = ("tensorboard", "wandb")
 

@@ -121,8 +121,3 @@ def display(title: str, total: int, *, quiet: bool) -> Display:
     if quiet:
         return Silent()
     return Bar(title, total) if sys.stdout.isatty() else Lines(title, total)
-
-
-def say(text: str) -> None:
-    """One line that is no progress, to be seen by whoever started the run."""
-    print(f"playvirtual: {text}", file=sys.stderr, flush=True)

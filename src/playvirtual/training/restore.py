@@ -13,8 +13,8 @@ import torch
 from playvirtual.errors import InputError
 from playvirtual.training import checkpoint, frames
 from playvirtual.training.loop import Training, device_of
+from playvirtual.training.notice import say
 from playvirtual.training.pack import unpack
-from playvirtual.training.progress import say
 
 
 def newest_sound(run: Path, names: Sequence[str]) -> Path:

@@ -23,8 +23,9 @@ from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.lock import locked
 from playvirtual.training.loop import Training
 from playvirtual.training.mirrors import Mirrors
+from playvirtual.training.notice import say
 from playvirtual.training.pack import all_finite, pack, to_bytes
-from playvirtual.training.progress import Display, say
+from playvirtual.training.progress import Display
 from playvirtual.training.restore import Around, load
 from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.video import Recorder
