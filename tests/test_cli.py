@@ -87,8 +87,8 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
             "option: 'atoms' is not one of toy/reach, ",
         ),
         (
-            ["sweep", "toy", "--suite", "toy/catch,toy/reach", "--steps", "600", "--min-size", "240"],
-            "toy/reach: steps: 600 is not allowed; ",
+            ["sweep", "toy", "--suite", "toy/reach,toy/catch", "--capacity", "8"],
+            "toy/catch: capacity: 8 is not allowed; ",
         ),
         (["bench", "--json", "toy/x.json"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
         (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: '--v-max' is not one of dmc/"),

@@ -51,7 +51,7 @@ def test_a_training_to_be_profiled_owes_no_updates_and_is_owed_none(monkeypatch:
 def test_a_part_that_is_gone_or_not_called_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_profile, "FILL", 30)
     training = cpu_profile.warmed(cpu_profile.checked("toy/catch", method="rl", device="cpu", min_size=30))
-    for method, error in (("append", AttributeError), ("close", RuntimeError)):  # never was; no time limit comes here
+    for method, error in (("append", AttributeError), ("load_state_dict", RuntimeError)):  # never was; not here
         monkeypatch.setattr(cpu_profile, "parts_of", lambda _, m=method: [(training.replay, m, "store")])
         with pytest.raises(error, match=method):
             cpu_profile.parts(training, 2)
