@@ -150,6 +150,7 @@ def test_options_reach_their_fields_and_are_typed() -> None:
         ({"lamda_pred": 1}, "option: 'lamda_pred' is not known; did you mean 'lambda_pred'?"),
         ({"K": -1}, "K: -1 is not allowed; allowed: 0 or more"),
         ({"K": "many"}, "K: 'many' is not allowed; allowed: a whole number"),
+        ({"K": True}, "K: True is not allowed; allowed: a whole number"),
         ({"K": 2.5}, "K: 2.5 is not allowed; allowed: a whole number"),
         ({"M": "2B"}, "M: '2B' is not allowed"),
         ({"discount": 1.5}, "discount: 1.5 is not allowed; allowed: 0 to 1"),

@@ -282,7 +282,7 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
         return str(value)
     try:
         number = float(value)
-        if kind is int and number != int(number):
+        if isinstance(value, bool) or (kind is int and number != int(number)):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise InputError(

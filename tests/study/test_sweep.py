@@ -117,7 +117,8 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
     for words, message in [
         (["sweep", "toyy"], "experiment: 'toyy' is not known; did you mean 'toy'"),
         (["sweep", "toy", "--suite", "minatr"], "suite: 'minatr' is not known; did you mean 'minatar'"),
-        (["sweep", "toy", "--seeds", "0"], "seeds: 0 is not allowed; allowed: 1 or more"),
+        (["sweep", "toy", "--seeds", "0"], "seeds: 0 is not allowed; allowed: 1 to 10000"),
+        (["sweep", "toy", "--seeds", "1e12"], "seeds: 1000000000000 is not allowed; allowed: 1 to 10000"),
         (["sweep", "toy", "--engine", "rai"], "engine: 'rai' is not known; did you mean 'ray'"),
         (["sweep", "toy", "--workers", "0"], "workers: 0 is not allowed"),
         (["sweep", "toy", "--retries", "-1", "--dry-run"], "retries: -1 is not allowed; allowed: 0 or more"),

@@ -16,6 +16,7 @@ from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row, SuiteTas
 from playvirtual.study.settings import changes, flat, folder_name
 
 ROW_KEYS = ("label", "method", "options")
+MOST_SEEDS = 10_000  # more would not be planned in a lifetime, and surely was not meant
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def jobs(
     options: Mapping[str, Any] | None = None,
 ) -> list[Job]:
     """Every run of the grid, seed by seed so that a study can be read early; what two rows share is there once."""
-    if seeds < 1:
-        raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 or more")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 to {MOST_SEEDS}")
     found: dict[Path, Job] = {}
     for seed in range(1, seeds + 1):
         for entry in tasks:
