@@ -14,7 +14,8 @@ from playvirtual.presets import build
 from playvirtual.training import bench as benchmark
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
-from playvirtual.training.devices import resolve, set_arithmetic
+from playvirtual.training.arithmetic import set_arithmetic
+from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Watcher
 from playvirtual.training.evaluate import evaluate as play_episodes
 from playvirtual.training.factory import Agent, make_agent

@@ -8,8 +8,15 @@ from torch import Tensor
 
 import playvirtual as pv
 from playvirtual.agents.cycles import cycle_loss, virtual_trajectories
-from playvirtual.config import ObjectiveConfig
-from playvirtual.method import DenseDynamics, DiscreteActions, ProjectionHead, cosine_distance, cycle, rollout
+from playvirtual.method import (
+    DenseDynamics,
+    DiscreteActions,
+    ProjectionHead,
+    VirtualTrajectories,
+    cosine_distance,
+    cycle,
+    rollout,
+)
 
 B, K, D = 4, 3, 5
 SPACE = DiscreteActions(3)
@@ -25,22 +32,26 @@ class World:
         self.z, self.home = torch.randn(B, D), torch.randn(B, 1, D)
         self.actions = torch.randint(3, (B, K))
 
-    def loss(self, **changes: Any) -> Tensor:
-        """Along the recorded actions alone: nothing is drawn."""
-        objective: ObjectiveConfig = pv.build("atari/pong", method="spr-bdm", K=K, **changes).objective
-        virtual = virtual_trajectories(
-            objective,
+    def virtual(self, copies: int, **changes: Any) -> VirtualTrajectories:
+        """The module with the settings of a run that has cycles along recorded actions."""
+        return virtual_trajectories(
+            pv.build("atari/pong", real_cycle=True, K=K, **changes).objective,
             forward=self.h,
             backward=self.b,
             actions=SPACE,
-            copies=0,
+            copies=copies,
             projector=self.g,
             predictor=self.q,
             target_projector=self.g_m,
         )
+
+    def recorded(self) -> tuple[Tensor, Tensor]:
+        return self.actions, rollout(self.h, self.z, self.actions)
+
+    def loss(self, **changes: Any) -> Tensor:
+        """Along the recorded actions alone: nothing is drawn."""
         drawn = torch.zeros((B, 0, K), dtype=torch.int64)
-        recorded = self.actions, rollout(self.h, self.z, self.actions)
-        return cycle_loss(virtual, self.z, self.home, drawn, None, recorded)
+        return cycle_loss(self.virtual(0, **changes), self.z, self.home, drawn, None, self.recorded())
 
 
 def test_the_way_back_along_recorded_actions_ends_at_home() -> None:
@@ -71,21 +82,10 @@ def test_the_forward_model_learns_from_recorded_cycles_only_if_it_may(learns: bo
 
 def test_recorded_and_drawn_cycles_add_up() -> None:
     world = World()
-    objective = pv.build("atari/pong", K=K, real_cycle=True).objective
-    virtual = virtual_trajectories(
-        objective,
-        forward=world.h,
-        backward=world.b,
-        actions=SPACE,
-        copies=2,
-        projector=world.g,
-        predictor=world.q,
-        target_projector=world.g_m,
-    )
+    virtual = world.virtual(2)
     drawn = virtual.draw(world.z)
     home = torch.cat([torch.randn(B, 2, D), world.home], 1)
-    recorded = world.actions, rollout(world.h, world.z, world.actions)
-    found = cycle_loss(virtual, world.z, home, drawn, None, recorded)
+    found = cycle_loss(virtual, world.z, home, drawn, None, world.recorded())
     torch.testing.assert_close(found, virtual.loss(world.z, home[:, :2], drawn) + world.loss())
-    without = cycle_loss(virtual, world.z, home[:, :2], drawn, None, recorded)
+    without = cycle_loss(virtual, world.z, home[:, :2], drawn, None, world.recorded())
     torch.testing.assert_close(without, virtual.loss(world.z, home[:, :2], drawn))

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.training import checkpoint
 from playvirtual.training.run_folder import RunFolder
-from playvirtual.training.session import run as run_session
+from tests.training.test_resume import interrupted
 
 CATCH: dict[str, Any] = {
     "device": "cpu",
@@ -28,20 +27,6 @@ CATCH: dict[str, Any] = {
 GARBAGE = b'\x00\xff{"step": \n[1]\n'
 
 
-class Stops:
-    """A display that sends this process a signal after 70 steps: the checkpoint is of step 71."""
-
-    def begin(self, done: int) -> None:
-        pass
-
-    def step(self, done: int, note: str) -> None:
-        if done == 70:
-            signal.raise_signal(signal.SIGTERM)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nothing befell."""
@@ -50,10 +35,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, stopped: metrics of steps 20, 40 and 60, evaluations of 30 and 60."""
+    """The same run, stopped at step 71: metrics of steps 20, 40 and 60, evaluations of 30 and 60."""
     path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(pv.Interrupted):
-        run_session(pv.build("toy/catch", **CATCH), path, Stops())
+    interrupted("toy/catch", CATCH, path, 70)
     return path
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 import playvirtual as pv
 from playvirtual.training import checkpoint
 from playvirtual.training.pack import from_bytes, to_bytes
-from playvirtual.training.session import run as run_session
+from tests.training.test_resume import interrupted
 
 CATCH: dict[str, Any] = {
     "device": "cpu",
@@ -29,20 +28,6 @@ CATCH: dict[str, Any] = {
 }
 
 
-class Stops:
-    """A display that sends this process a signal after 70 steps: the checkpoints are of steps 40 and 71."""
-
-    def begin(self, done: int) -> None:
-        pass
-
-    def step(self, done: int, note: str) -> None:
-        if done == 70:
-            signal.raise_signal(signal.SIGTERM)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nothing befell."""
@@ -51,10 +36,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, stopped."""
+    """The same run, stopped: its checkpoints are of steps 40 and 71."""
     path = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(pv.Interrupted):
-        run_session(pv.build("toy/catch", **CATCH), path, Stops())
+    interrupted("toy/catch", CATCH, path, 70)
     return path
 
 

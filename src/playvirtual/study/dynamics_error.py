@@ -17,7 +17,8 @@ from playvirtual.envs.stack import FrameStack
 from playvirtual.errors import InputError
 from playvirtual.training import checkpoint
 from playvirtual.training.acting import Acting
-from playvirtual.training.devices import resolve, set_arithmetic
+from playvirtual.training.arithmetic import set_arithmetic
+from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.factory import make_agent
 from playvirtual.training.loop import epsilon_greedy

@@ -153,9 +153,8 @@ def _thinned(curve: Curve) -> Curve:
 def _without_doubles(records: list[Record], problems: list[Problem]) -> tuple[list[Record], list[Problem]]:
     """Keeps of several folders that hold the same task, setting and seed the one that got furthest."""
     furthest: dict[tuple[str, ...], Record] = {}
-    for record in sorted(
-        records, key=lambda r: (r.finished, r.reached), reverse=True
-    ):  # stable: else the first by path
+    # Of those that got equally far the first by path: sorting is stable.
+    for record in sorted(records, key=lambda r: (r.finished, r.reached), reverse=True):
         furthest.setdefault(_identity(record), record)
     kept = [record for record in records if furthest[_identity(record)] is record]
     for record in records:

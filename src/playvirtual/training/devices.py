@@ -1,10 +1,10 @@
-"""Which device a run computes on, and by which arithmetic."""
+"""Which device a run computes on."""
 
 from __future__ import annotations
 
 import torch
 
-from playvirtual.config import Config, check_device
+from playvirtual.config import check_device
 from playvirtual.errors import InputError
 
 
@@ -22,30 +22,3 @@ def resolve(name: str) -> torch.device:
         if count == 0:
             raise InputError(f"device: {name!r} is not there (PyTorch sees no GPU); allowed: auto, cpu")
     return torch.device(name)
-
-
-def set_arithmetic(config: Config, device: torch.device) -> None:
-    """Makes this process compute as the configuration says; whoever lets a run's agent act or learn calls it first.
-
-    Matrix products and convolutions may use TF32, or not; bf16 is the agent's own business.
-    """
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
-    _threads.use(config.threads if device.type == "cpu" else 0)
-
-
-class _Threads:
-    """How many threads PyTorch's operators use: a run's number, or what they had before any run asked."""
-
-    def __init__(self) -> None:
-        self._asked = 0  # by the last run; 0: nothing that would have to be taken back
-        self._before = 0
-
-    def use(self, count: int) -> None:
-        now = torch.get_num_threads()
-        own = self._before if now == self._asked else now  # another number is a later choice of someone else
-        self._asked, self._before = count, own
-        if (wanted := count or own) != now:
-            torch.set_num_threads(wanted)
-
-
-_threads = _Threads()

@@ -21,7 +21,8 @@ from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
 from playvirtual.training.acting import Acting, Answer
-from playvirtual.training.devices import resolve, set_arithmetic
+from playvirtual.training.arithmetic import set_arithmetic
+from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Policy, Watcher, evaluate
 from playvirtual.training.factory import make_agent
 from playvirtual.training.learner import Learner
