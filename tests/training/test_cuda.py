@@ -15,7 +15,7 @@ from playvirtual.replay import Priorities, Replay
 from playvirtual.replay.writer import SLOTS
 from playvirtual.training import checkpoint, frames
 from playvirtual.training.acting import Acting
-from playvirtual.training.capture import WARM_UPS
+from playvirtual.training.capture import WARM_UPS, CapturedPhases
 from playvirtual.training.loop import Training, device_of
 from playvirtual.training.pack import pack, unpack
 from tests.replay.storing import store
@@ -84,6 +84,23 @@ def test_a_chosen_action_is_not_overwritten_by_the_next() -> None:
     training = Training(pv.build(task, **{**options, **CUDA}))
     chosen = [training.explore(pictures(training, 1, 0)) for _ in range(WARM_UPS + 4)]
     assert len({action.tobytes() for action in chosen}) == len(chosen)
+
+
+def test_a_capture_that_the_device_gets_to_late_repeats_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(torch.cuda.CUDAGraph):
+        def capture_begin(self, *args: Any, **options: Any) -> None:
+            torch.cuda._sleep(10**8)  # about 50 ms before what beginning a capture does on the device
+            super().capture_begin(*args, **options)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Late)
+    generator, drawn = torch.Generator("cuda").manual_seed(0), torch.zeros(4, device="cuda")
+    phases = CapturedPhases(lambda _: drawn.normal_(generator=generator), drawn.device, [generator])
+    rows = []
+    for _ in range(WARM_UPS + 3):
+        phases(0)
+        rows.append(tuple(drawn.tolist()))
+    expected = torch.Generator("cuda").manual_seed(0)
+    assert rows == [tuple(torch.randn(4, device="cuda", generator=expected).tolist()) for _ in rows]
 
 
 @pytest.mark.parametrize("action_size", [None, 3])

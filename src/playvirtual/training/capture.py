@@ -48,4 +48,7 @@ class CapturedPhases:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph, stream=self._stream):
             self._work(phase)
+        # Beginning a capture sets the generators' places on the device, on the side stream: the first replay sets them
+        # on the current one and must come later, or it draws the numbers of a generator that has drawn none.
+        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         return graph
