@@ -187,7 +187,9 @@ class Config:
     capture: Literal["off", "graph", "compile"] = option(
         "on a GPU, replay each update as one CUDA graph, compiled or not; the CPU always runs it step by step"
     )
-    precision: Literal["fp32", "tf32", "bf16"] = option("arithmetic of the updates on a GPU")
+    precision: Literal["fp32", "tf32", "bf16"] = option(
+        "arithmetic of the updates on a GPU; one without tensor cores for it, as the CPU, computes in fp32"
+    )
     log_every: int = option("agent steps between two lines of metrics", low=1)
     checkpoint_every: int = option(
         "agent steps between two checkpoints; 0: only at evaluations, at the end, and when interrupted", low=0

@@ -10,6 +10,7 @@ import torch
 
 import playvirtual as pv
 from playvirtual.study.probes import dynamics_mse
+from playvirtual.training.arithmetic import precision_on
 from playvirtual.training.loop import Training
 
 SMALL: dict[str, Any] = {"device": "cpu", "steps": 70, "min_size": 60, "K": 2, "episodes": 2, "every": 0}
@@ -63,3 +64,14 @@ def test_an_agent_computes_as_its_run_did(use: Callable[[Path], object], run: Pa
     assert torch.get_num_threads() == 1
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("wanted", ["fp32", "tf32", "bf16"])
+def test_what_has_no_tensor_cores_for_it_computes_in_fp32(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pv.build("atari/pong", precision=wanted)
+    found = {}
+    for card, capability in {"T4": (7, 5), "A100": (8, 0), "H200": (9, 0)}.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, answer=capability: answer)
+        found[card] = precision_on(torch.device("cuda"), config)
+    assert found == {"T4": "fp32", "A100": wanted, "H200": wanted}
+    assert precision_on(torch.device("cpu"), config) == "fp32"

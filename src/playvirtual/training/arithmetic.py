@@ -16,6 +16,12 @@ def set_arithmetic(config: Config, device: torch.device) -> None:
     _threads.use(config.threads if device.type == "cpu" else 0)
 
 
+def precision_on(device: torch.device, config: Config) -> str:
+    """What the configuration's precision comes to: tensor cores take tf32 and bf16 since NVIDIA's Ampere."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return config.precision if able else "fp32"
+
+
 class _Threads:
     """How many threads PyTorch's operators use: a run's number, or what they had before any run asked."""
 

@@ -18,6 +18,7 @@ import torch
 from playvirtual.config import Config
 from playvirtual.envs import Environment, Step
 from playvirtual.errors import InputError
+from playvirtual.training.arithmetic import precision_on
 from playvirtual.training.capture import WARM_UPS
 from playvirtual.training.devices import resolve
 from playvirtual.training.loop import Training
@@ -177,7 +178,7 @@ def measure(
         machine=machine(device),
         task=config.task,
         method=config.method,
-        precision=config.precision if device.type == "cuda" else "fp32",
+        precision=precision_on(device, config),
         capture=_capture(training),
         batch_size=config.agent.batch_size,
         K=config.objective.K,

@@ -9,6 +9,7 @@ from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.config import Config, RainbowConfig
 from playvirtual.envs.protocol import ActionSpace
+from playvirtual.training.arithmetic import precision_on
 
 Agent = Rainbow | Sac
 
@@ -42,7 +43,7 @@ def _make(
     generator: torch.Generator | None,
 ) -> Agent:
     agent, objective = config.agent, config.objective
-    bf16 = config.precision == "bf16" and device.type == "cuda"
+    bf16 = precision_on(device, config) == "bf16"
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if isinstance(agent, RainbowConfig):
