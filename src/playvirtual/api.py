@@ -53,7 +53,7 @@ def train(
 
 
 def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, **options: Any) -> Run:
-    """Goes on with the run in that folder; `options`, if any, must be those it was begun with."""
+    """Goes on with the run in that folder; `options`, if any, must be those it was begun with, but for `device`."""
     folder = _open(path)
     config = with_values(folder.config(), options)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet)

@@ -181,6 +181,13 @@ def test_a_changed_configuration_is_refused_by_its_fields(tmp_path: Path) -> Non
         pv.train("toy/reach", run_dir=tmp_path / "run", resume=True, quiet=True)
 
 
+def test_a_run_may_go_on_on_another_device(tmp_path: Path) -> None:
+    interrupted("toy/catch", {**CATCH, "device": "auto"}, tmp_path / "run", 70)
+    assert pv.resume(tmp_path / "run", device="cpu", quiet=True).returns
+    assert checkpoint.newest(tmp_path / "run").name.endswith(f"{CATCH['steps']}")
+    assert json.loads((tmp_path / "run" / "config.json").read_bytes())["device"] == "auto"  # as it was begun
+
+
 def test_nothing_to_resume_begins(tmp_path: Path) -> None:
     """No folder, an empty one, one without a checkpoint: the run starts, and is the same run."""
     pv.train("toy/catch", run_dir=tmp_path / "a", **CATCH)

@@ -50,9 +50,12 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Config, *, finished: bool) -> list[str]:
-    """Lines "name: old → new" for the fields that differ; of a finished run only those that decide its numbers."""
+    """Lines "name: old → new" for the fields that differ; of a finished run only those that decide its numbers.
+
+    An unfinished one may go on on another device.
+    """
     before, after = {**ADDED, **flat(old)}, flat(to_dict(new))
-    free = SPEED_ALONE if finished else frozenset()
+    free = SPEED_ALONE if finished else frozenset({"device"})
     if finished:  # runs that were moved together are what they were
         before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
     return [
