@@ -213,7 +213,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(task: str, device: torch.device, *, fused: bool = False, K: int | None = None) -> Iterator[Repeated]:
-    """Each phase of the updates: twice step by step and once as the launch that it has been captured into.
+    """Each kind of update: twice step by step and once as the launch that it has been captured into.
 
     On a CPU nothing is captured and all three are step by step.
     """
@@ -223,7 +223,7 @@ def repeated(task: str, device: torch.device, *, fused: bool = False, K: int | N
             learner.update()
         start = training.generator.get_state(), [(t, t.clone()) for t in tensors(_lasting(training))]
         before = _contents(training)
-        for phase in range(phases):
+        for phase in sorted({training.agent.kind(update) for update in range(phases)}):
             found = []
             for update in (learner._work, learner._work, learner._launch):
                 _restore(training, *start)

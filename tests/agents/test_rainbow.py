@@ -152,6 +152,14 @@ def test_target_period() -> None:
     assert not torch.equal(start, agent.target_encoder.convs[0].weight)
 
 
+def test_a_long_target_period_has_two_kinds_of_updates() -> None:
+    agent = agent_of("spr", target_period=2000)
+    kinds = [agent.kind(update) for update in range(6000)]
+    assert [update for update, kind in enumerate(kinds) if kind == 1999] == [1999, 3999, 5999]
+    assert set(kinds) == {0, 1999}
+    assert agent_of("spr", target_period=1).kind(7) == 0
+
+
 def test_a_black_screen_gives_finite_numbers() -> None:
     """A constant feature map would be 0/0 in the released code."""
     agent = agent_of("playvirtual")

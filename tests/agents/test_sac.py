@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
@@ -313,6 +315,17 @@ def test_what_every_second_update_leaves_out(momentum_period: int, moves: bool) 
     assert learned <= odd
     assert not every_second & odd
     assert followers & odd == (followers if moves else set())
+
+
+@given(periods=st.tuples(*[st.integers(1, 7)] * 3), updates=st.lists(st.integers(0, 10**6), min_size=1, max_size=9))
+@settings(max_examples=25, deadline=None)
+def test_an_update_has_a_kind_that_does_the_same_of_few(periods: tuple[int, ...], updates: list[int]) -> None:
+    agent = small(**dict(zip(("actor_period", "critic_target_period", "momentum_period"), periods, strict=True)))
+    for update in updates:
+        kind = agent.kind(update)
+        assert [kind % period == 0 for period in periods] == [update % period == 0 for period in periods]
+        assert agent.kind(kind) == kind
+    assert len({agent.kind(update) for update in range(agent.phases)}) <= 8
 
 
 def test_where_the_momentum_projection_starts() -> None:

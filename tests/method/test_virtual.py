@@ -50,6 +50,19 @@ def test_cycle_runs_forward_then_back_over_the_same_actions() -> None:
     assert z_cycle[..., 0].tolist() == [[-110.0, -108.0, -88.0]]
 
 
+def test_a_target_projection_that_changes_nothing_is_one() -> None:
+    aux = pv.VirtualTrajectories(
+        forward=add,
+        backward=subtract,
+        actions=BoxActions((-1.0,), (1.0,)),
+        horizon=1,
+        copies=1,
+        projector=nn.Linear(1, 1),
+        target_projector=nn.Sequential(),  # empty, and so false in Python's eyes
+    )
+    assert isinstance(aux.g_m, nn.Sequential)
+
+
 @settings(max_examples=40, deadline=None)
 @given(B=st.integers(1, 4), M=st.integers(1, 5), K=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_cycle_loss_of_an_exact_inverse_is_zero(B: int, M: int, K: int, seed: int) -> None:

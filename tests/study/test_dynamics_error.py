@@ -36,9 +36,10 @@ def test_the_error_is_the_mean_over_dimensions_and_transitions() -> None:
 def test_a_runs_dynamics_model_is_probed_and_the_run_left_as_it_is(task: str, runs: dict[str, Path]) -> None:
     before = {p: p.read_bytes() for p in runs[task].rglob("*") if p.is_file() and p.name != "probes.json"}
     error = dynamics_mse(runs[task], transitions=130, device="cpu")
-    assert 0.0 < error < 10.0
+    assert 0.0 < error.mse < 10.0
+    assert error.step == TOYS[task]["steps"]
     assert dynamics_mse(runs[task], transitions=130, device="cpu") == error
-    assert dynamics_mse(runs[task], transitions=130, seed=9, device="cpu") != error
+    assert dynamics_mse(runs[task], transitions=130, seed=9, device="cpu").mse != error.mse
     assert {p: p.read_bytes() for p in before} == before
 
 

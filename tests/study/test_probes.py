@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from playvirtual.presets import build
 from playvirtual.study.probes import beside_paper, probe
 from playvirtual.study.records import read
 from playvirtual.study.report import report
+from playvirtual.training import checkpoint
 from tests.study.test_report import write_run
+from tests.training.damage import replace
 
 FROZEN = ("frozen-encoder", "frozen-encoder-reference")
 
@@ -34,6 +37,18 @@ def test_the_command_prints_and_keeps_what_the_report_shows(
     report([run], tmp_path / "out")
     table = (tmp_path / "out" / "tables" / "dynamics-mse.csv").read_text().splitlines()
     assert table[1] == f'"toy/reach, 80 steps",spr,{kept["dynamics"]["mse"]:.4f},1,—'
+
+
+def test_a_probe_is_of_the_checkpoint_that_was_read(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs["toy/reach"], tmp_path / "run"))
+    newest = checkpoint.newest(run)
+    before = Path(shutil.copytree(newest, newest.with_name("step-000000060")))
+    record = json.loads((before / "agent.json").read_text())
+    replace(before / "agent.json", json.dumps({**record, "step": 60}).encode())
+    (newest / "state.safetensors").write_bytes(b"damaged")
+    probe(run, "dynamics", transitions=5, device="cpu")
+    assert json.loads((run / "probes.json").read_text())["dynamics"]["step"] == 60
+    assert read(run).dynamics_mse is None  # not the finished agent's
 
 
 def test_a_probe_that_is_not_known_is_named(runs: dict[str, Path]) -> None:

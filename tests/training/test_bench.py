@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import playvirtual as pv
+from playvirtual import envs
 from playvirtual.cli import main
-from playvirtual.training.bench import FILL, prepare
+from playvirtual.envs.protocol import Preparing
+from playvirtual.training.bench import FILL, TimedEnvironment, prepare
 from playvirtual.training.bench_table import rate
 from playvirtual.training.profiling import profile_updates, summarise
 
@@ -125,3 +127,16 @@ def test_the_profiler_counts_what_ran() -> None:
     x = torch.ones(8, 8)
     found = profile_updates(lambda: x @ x, 3, torch.device("cpu"))
     assert {k.name: k.calls for k in found.top}["aten::mm"] == 1.0
+
+
+def test_a_timed_environment_gets_its_next_episode_ready_as_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pv.build("atari/pong").environment
+    env, prepared = envs.make("atari/pong", 1, training=True, config=config), []
+    monkeypatch.setattr(env, "prepare", prepared.append)
+    timed = TimedEnvironment(env)
+    assert isinstance(timed, Preparing)
+    timed.prepare(7)
+    assert prepared == [7]
+    timed.close()
+    toy = TimedEnvironment(envs.make("toy/catch", 1, training=True, config=pv.build("toy/catch").environment))
+    toy.prepare(7)  # which has nothing to get ready

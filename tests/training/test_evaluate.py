@@ -57,3 +57,13 @@ def test_seeds_are_distinct_and_reproducible() -> None:
     assert len(set(seeds)) == 100
     assert seeds == evaluation_seeds(3, 1000, 100)
     assert not set(seeds) & set(evaluation_seeds(4, 1000, 100))
+
+
+def test_what_a_watcher_keeps_stays_as_it_was() -> None:
+    config, moments = build("toy/reach").environment, []
+    env = envs.make("toy/reach", 2, training=False, config=config)
+    random = np.random.default_rng(0)
+    play(lambda seen: random.uniform(-1, 1, (len(seen), 2)).astype(np.float32), env, config, [1, 2], moments.append)
+    assert len(moments) > 2
+    assert len({moment.action.tobytes() for moment in moments}) == len(moments)
+    assert len({moment.observation.tobytes() for moment in moments}) > 1

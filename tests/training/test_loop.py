@@ -120,6 +120,13 @@ def test_rewards_are_clipped_in_training_and_raw_in_scores() -> None:
     assert training._return >= 10
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_random_play_and_the_first_game_draw_from_streams_of_their_own(seed: int) -> None:
+    with closing(Training(pv.build("toy/reach", seed=seed, device="cpu"))) as training:
+        game = np.random.default_rng(training._seed(0))
+        assert training.random.bit_generator.state != game.bit_generator.state
+
+
 def test_an_unfinished_checkpoint_does_not_count(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
     newest = checkpoint.newest(run.path)
@@ -130,9 +137,10 @@ def test_an_unfinished_checkpoint_does_not_count(tmp_path: Path) -> None:
 def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(pv.InputError, match="is not a run folder"):
         RunFolder.open(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(pv.InputError, match="cannot be read"):
-        RunFolder.open(tmp_path).config()
+    for damaged in (b"{", b"\xff\xfe{", b"[]"):
+        (tmp_path / "config.json").write_bytes(damaged)
+        with pytest.raises(pv.InputError, match=r"config\.json' cannot be read"):
+            RunFolder.open(tmp_path).config()
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
     record = json.loads((run.path / "config.json").read_text())
     assert record["task"] == "toy/catch"

@@ -1,6 +1,5 @@
 """Checkpoints that cannot be used, that another kind of device made, that are older than today's."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import playvirtual as pv
 from playvirtual.training import checkpoint
-from playvirtual.training.pack import from_bytes, to_bytes
+from tests.training.damage import edit, replace, without
 from tests.training.test_resume import interrupted
 
 CATCH: dict[str, Any] = {
@@ -54,29 +53,6 @@ def same(path: Path, whole: Path) -> bool:
     return all((path / name).read_bytes() == (whole / name).read_bytes() for name in files)
 
 
-def replace(file: Path, data: bytes) -> None:
-    """Gives a checkpoint's file another content, and the manifest its checksum: to all appearance undamaged."""
-    file.write_bytes(data)
-    sums = json.loads((file.parent / "manifest.json").read_text())
-    sums[file.name] = hashlib.sha256(data).hexdigest()
-    (file.parent / "manifest.json").write_text(json.dumps(sums))
-
-
-def edit(path: Path, change: Callable[[list[list[Any]], dict[str, Tensor]], object]) -> None:
-    """Changes the state in a checkpoint: its entries, as [name, tree] each, and its tensors by name."""
-    record, tensors = (
-        json.loads((path / "state.json").read_bytes()),
-        from_bytes((path / "state.safetensors").read_bytes()),
-    )
-    change(record["tree"]["dict"], tensors)
-    replace(path / "state.json", json.dumps(record).encode())
-    replace(path / "state.safetensors", to_bytes(tensors))
-
-
-def without(entries: list[list[Any]], *names: str) -> None:
-    entries[:] = [entry for entry in entries if entry[0] not in names]
-
-
 def shorten_frames(path: Path) -> None:
     """Pictures that do not fill the replay."""
     (file,) = path.glob("frames-*")
@@ -113,8 +89,9 @@ DAMAGE = pytest.mark.parametrize(
         (flip, "/state.safetensors' is damaged (its checksum does not match)"),
         (fold, "/state.json' cannot be read (Is a directory)"),
         (lambda path: edit(path, lambda entries, _: without(entries, "learner")), "' cannot be used (KeyError: 'le"),
+        (lambda path: edit(path, lambda entries, _: without(entries, "actions")), "' cannot be used (KeyError: 'ac"),
     ],
-    ids=["frames", "shapes", "checksum", "folder", "entry"],
+    ids=["frames", "shapes", "checksum", "folder", "entry", "game"],
 )
 
 

@@ -218,6 +218,11 @@ class Rainbow:
         means = {f"loss_{name}": losses[name].detach().mean() for name in ("rl", "pred", "cyc")}
         return (batch.weight * total).mean(), {**means, **_spread(losses["q"]), "priority": losses["priority"]}
 
+    def kind(self, update: int) -> int:
+        """The phase that stands for all updates which do the same work as this one."""
+        last = self.phases - 1
+        return last if update % self.phases == last else 0
+
     def update(self, batch: Sequences, schedule: Schedule) -> dict[str, Tensor]:
         """One optimiser step on `batch`. Returns detached metrics; `priority` (B,) goes back to the replay."""
         self.head.resample(self.generator)

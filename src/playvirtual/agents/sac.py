@@ -31,6 +31,14 @@ from playvirtual.replay import Crop
 from playvirtual.replay.transitions import Experience, Transitions, Windows
 
 
+class Due(NamedTuple):
+    """What one update moves beside the critic and the auxiliary objective."""
+
+    actor: bool
+    critic_target: bool
+    momentum: bool
+
+
 class Draws(NamedTuple):
     """All random numbers of one update, so that the losses are a pure function of batch and draws."""
 
@@ -83,6 +91,7 @@ class Sac:
         self.optimizers = self._optimizers()
         self._descents = self._make_descents()
         self.phases = math.lcm(c.actor_period, c.critic_target_period, c.momentum_period)
+        self._kinds: dict[Due, int] = {}
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
 
@@ -188,15 +197,26 @@ class Sac:
         assert self.auxiliary is not None
         return self.auxiliary.losses(self.encoder, windows, draws)
 
+    def kind(self, update: int) -> int:
+        """The phase that stands for all updates which do the same work as this one."""
+        due = self._due(update)
+        if due not in self._kinds:
+            self._kinds[due] = next(first for first in range(self.phases) if self._due(first) == due)
+        return self._kinds[due]
+
+    def _due(self, phase: int) -> Due:
+        c = self.config
+        return Due(phase % c.actor_period == 0, phase % c.critic_target_period == 0, phase % c.momentum_period == 0)
+
     def update(self, batch: Experience, schedule: Schedule) -> dict[str, Tensor]:
         """One update of everything that `schedule.phase` says is due. Returns detached metrics."""
-        draws, phase, c = self.draw(batch), schedule.phase, self.config
+        draws, due = self.draw(batch), self._due(schedule.phase)
         metrics = self.update_critic(batch.transitions, draws)
         if batch.windows is not None and draws.auxiliary is not None:
             metrics |= self.update_auxiliary(batch.windows, draws.auxiliary, schedule)
-        if phase % c.actor_period == 0:
+        if due.actor:
             metrics |= self.update_actor(batch.transitions, draws)
-        self.update_targets(critic=phase % c.critic_target_period == 0, momentum=phase % c.momentum_period == 0)
+        self.update_targets(critic=due.critic_target, momentum=due.momentum)
         return {name: value.detach() for name, value in metrics.items()}
 
     def update_critic(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:

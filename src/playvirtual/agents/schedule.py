@@ -24,7 +24,7 @@ class Schedule:
         self._beta_start, self._beta_end, self._beta_steps = beta_start, beta_end, beta_steps
         self.lambda_cyc = torch.zeros((), device=device)
         self.beta = torch.zeros((), device=device)
-        self.phase = 0  # which of an agent's alternating updates comes next; 0 … agent.phases − 1
+        self.phase = 0  # which of an agent's alternating updates comes next: agent.kind of its number
         self.set(0)
 
     def set(self, step: int) -> None:

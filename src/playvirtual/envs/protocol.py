@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -52,3 +52,10 @@ class Environment(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """An environment that can get its next episode ready while the present one is played."""
+
+    def prepare(self, seed: int) -> None: ...

@@ -136,7 +136,8 @@ class VirtualTrajectories(nn.Module):
             if not isinstance(number, Integral) or int(number) < 0:
                 raise ValueError(f"{name}: {number!r} is not allowed; allowed: whole numbers from 0 on")
         self.h, self.b = forward, backward
-        self.g, self.q, self.g_m = projector, predictor, target_projector or projector
+        self.g, self.q = projector, predictor
+        self.g_m = projector if target_projector is None else target_projector
         self.actions = action_space(actions)
         self.K, self.M = horizon, copies
         self.d, self.constraint = distance, constraint

@@ -15,15 +15,24 @@ from playvirtual.training.run_folder import RunFolder
 
 def complexity(run: str | Path) -> dict[str, Any]:
     """Trainable parameters, and the seconds that 1000 updates took as the run itself measured them."""
-    return {"parameters": parameters(run), "seconds_per_1000_updates": _update_seconds(RunFolder.open(run))}
+    folder = RunFolder.open(run)
+    path = newest_sound(folder.path, ["agent.json"])
+    return {
+        "step": checkpoint.step_of(path),
+        "parameters": _parameters(folder, path),
+        "seconds_per_1000_updates": _update_seconds(folder),
+    }
 
 
 def parameters(run: str | Path) -> int:
     """The trainable parameters of a run's agent, which is built anew as its newest checkpoint describes it."""
     folder = RunFolder.open(run)
-    config = folder.config()
-    shape, actions = checkpoint.read_shapes(newest_sound(folder.path, ["agent.json"]))
-    return make_agent(config, shape, actions, torch.device("cpu"), seed=0).parameter_count()
+    return _parameters(folder, newest_sound(folder.path, ["agent.json"]))
+
+
+def _parameters(folder: RunFolder, path: Path) -> int:
+    shape, actions = checkpoint.read_shapes(path)
+    return make_agent(folder.config(), shape, actions, torch.device("cpu"), seed=0).parameter_count()
 
 
 def _update_seconds(folder: RunFolder) -> float | None:

@@ -40,7 +40,14 @@ class Transition(NamedTuple):
     next_observation: npt.NDArray[np.uint8]  # (C, H, W)
 
 
-def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = None, device: str = "auto") -> float:
+class Measured(NamedTuple):
+    """An error, and the step of the checkpoint whose agent has it."""
+
+    mse: float
+    step: int
+
+
+def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = None, device: str = "auto") -> Measured:
     """Mean of (h(f(s_t), a_t) − f(s_{t+1}))² over the latent state and fresh transitions of the evaluated agent.
 
     f is the online encoder on pictures without augmentation (the centre where training sees random crops). The
@@ -69,7 +76,8 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     agent.dynamics.eval()
     chosen = config.seed if seed is None else seed
     policy = epsilon_greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
-    return mean_squared_error(agent.latents, agent.dynamics, _play(policy, config, transitions, chosen), agent.device)
+    play = _play(policy, config, transitions, chosen)
+    return Measured(mean_squared_error(agent.latents, agent.dynamics, play, agent.device), checkpoint.step_of(path))
 
 
 @torch.no_grad()

@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.errors import writing
-from playvirtual.training import checkpoint
 
 FILE = "probes.json"
 
 
 def save(run: str | Path, name: str, found: dict[str, Any]) -> Path:
-    """Adds a probe's result to the run's probes.json, with the step of the checkpoint it is of."""
+    """Adds a probe's result, with the step of the checkpoint it is of, to the run's probes.json."""
     path = Path(run) / FILE
-    step = int(checkpoint.newest(Path(run)).name.removeprefix("step-"))
     try:
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError:
         earlier = {}
     partial = path.with_suffix(".partial")
     with writing("run", path):
-        partial.write_text(json.dumps({**earlier, name: {"step": step, **found}}, indent=2) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps({**earlier, name: found}, indent=2) + "\n", encoding="utf-8")
         partial.rename(path)
     return path
 

@@ -19,10 +19,10 @@ PROBES = ("dynamics", "complexity")
 def probe(run: str | Path, what: str, *, transitions: int = 1000, seed: int | None = None, device: str = "auto") -> str:
     """Takes the probe of that name, adds it to the run's probes.json, and says it beside the paper's number."""
     if what == "dynamics":
-        error = dynamics_mse(run, transitions, seed, device)
+        error, step = dynamics_mse(run, transitions, seed, device)
         config = RunFolder.open(run).config()
         used = config.seed if seed is None else seed
-        save(run, what, {"mse": error, "transitions": transitions, "seed": used})
+        save(run, what, {"step": step, "mse": error, "transitions": transitions, "seed": used})
         text = f"dynamics model: mean squared error {error:.4f} over {transitions} transitions (seed {used})"
         return "\n".join([text, beside_paper(config, "dynamics_mse", config.task.partition("/")[2], "{:.4f}")])
     if what == "complexity":

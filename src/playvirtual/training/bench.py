@@ -17,6 +17,7 @@ import torch
 
 from playvirtual.config import Config
 from playvirtual.envs import Environment, Step
+from playvirtual.envs.protocol import Preparing
 from playvirtual.errors import InputError
 from playvirtual.training.arithmetic import precision_on
 from playvirtual.training.capture import WARM_UPS
@@ -262,6 +263,10 @@ class TimedEnvironment:
         result = self.env.step(actions)
         self.seconds += time.perf_counter() - before
         return result
+
+    def prepare(self, seed: int) -> None:
+        if isinstance(self.env, Preparing):
+            self.env.prepare(seed)
 
     def picture(self, lane: int) -> npt.NDArray[np.uint8]:
         return self.env.picture(lane)

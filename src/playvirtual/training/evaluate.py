@@ -81,7 +81,7 @@ def play(
         returns[episode[live]] += result.rewards[live]
         stack.push(result.frames)
         if watcher is not None and seen is not None and live[0]:
-            watcher(Moment(env, seen, actions[0], float(result.rewards[0]), bool(result.over[0])))
+            watcher(Moment(env, seen, actions[0].copy(), float(result.rewards[0]), bool(result.over[0])))
         ended = live & result.over
         episode[ended] = -1
         start(np.flatnonzero(ended).tolist())

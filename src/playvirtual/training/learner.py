@@ -46,7 +46,7 @@ class Learner:
 
     def update(self) -> None:
         """One update; its metrics are added up on the device until `metrics` fetches them."""
-        self._launch(self.updates % self.agent.phases)
+        self._launch(self.agent.kind(self.updates))
         self.updates += 1
         self._since += 1
 

@@ -15,8 +15,7 @@ from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config import Config, RainbowConfig
-from playvirtual.envs.ahead import Ahead
-from playvirtual.envs.protocol import Step
+from playvirtual.envs.protocol import Preparing, Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
@@ -101,7 +100,7 @@ class Training:
         self._return = 0.0
         self._actions = []
         frames = self.env.reset([0], [seed])
-        if isinstance(self.env, Ahead):
+        if isinstance(self.env, Preparing):
             self.env.prepare(self._seed(self.episode))
         self.stack.clear([0])
         self.stack.push(frames)
@@ -110,7 +109,8 @@ class Training:
 
     def _seed(self, episode: int) -> int:
         """A game's; depends on the run's seed and the game's number alone."""
-        return int(np.random.SeedSequence([self.config.seed, episode]).generate_state(1)[0]) & 0x7FFFFFFF
+        # The last number keeps [seed, 0], which NumPy takes for `seed` alone, apart from the other streams of the run.
+        return int(np.random.SeedSequence([self.config.seed, episode, 0x6A3E]).generate_state(1)[0]) & 0x7FFFFFFF
 
     def interact(self) -> None:
         """One agent step without its updates: choose, store what was seen, act, store what came of it."""
@@ -258,17 +258,17 @@ class Training:
             seeds = np.random.SeedSequence([self.config.seed, self.step, 0xDE71CE]).generate_state(1)
             self.generator.manual_seed(int(seeds[0]))
 
-    def rejoin(self, state: Mapping[str, Any]) -> bool:
+    def rejoin(self, game: Mapping[str, Any]) -> bool:
         """Plays the game up to where it was: seed and actions decide it, so no emulator state is kept.
 
         If something else decides it too, and another picture comes out, the game is closed as by a time limit,
         the next one begins, and the answer is False.
         """
-        self.episode = state["episode"] - 1
+        self.episode = game["episode"] - 1
         self._frame = self._begin()
-        for action in state["actions"].numpy():
+        for action in game["actions"].numpy():
             self._act(action[None])
-        observation: npt.NDArray[np.uint8] = state["observation"].numpy()
+        observation: npt.NDArray[np.uint8] = game["observation"].numpy()
         if np.array_equal(self.stack.observations, observation):
             return True
         self._close_episode()

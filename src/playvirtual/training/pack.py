@@ -20,6 +20,8 @@ def pack(value: Any) -> tuple[Tree, dict[str, Tensor]]:
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Tree:
     if isinstance(value, Tensor):
+        if name in tensors:  # {"a.b": …} beside {"a": {"b": …}}
+            raise ValueError(f"{name}: two tensors have this name")
         tensors[name] = value.detach().to("cpu").contiguous()
         # A fused optimiser walks weights and moments side by side in memory: their layout is part of the state.
         return {"tensor": [name, None if value.is_contiguous() else list(value.stride())]}

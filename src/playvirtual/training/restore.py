@@ -54,6 +54,7 @@ def load(training: Training, path: Path) -> Around:
         around = Around(dict(record["positions"]), dict(record["clock"]))
         state = unpack(record["tree"], tensors)
         training.load_state_dict(state)
+        game = {name: state[name] for name in ("episode", "actions", "observation")}
         frames.restore(training.replay, lambda name: checkpoint.read(path, name))
     except (InputError, torch.OutOfMemoryError):
         raise
@@ -64,7 +65,7 @@ def load(training: Training, path: Path) -> Around:
     there, here = device_of(state), training.device.type
     if there != here:
         say(f"{path} was made on {there} and goes on on {here}: from here on its random draws are others")
-    if not training.rejoin(state):
+    if not training.rejoin(game):
         say(
             f"{training.config.task} came to another picture when its episode was played again: its seed and "
             "actions do not decide it. The episode is closed; this run is not the one it would have been"

@@ -112,10 +112,13 @@ class RunFolder:
 
     def config(self) -> Config:
         """The configuration the run was made with."""
+        path = self.path / "config.json"
         try:
-            return from_dict(json.loads((self.path / "config.json").read_text()))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InputError(f"run: {str(self.path / 'config.json')!r} cannot be read: {error}") from None
+            return from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"run: {str(path)!r} cannot be read: {error}") from None
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Adds one JSON line to metrics.jsonl, evaluations.jsonl or timing.jsonl."""

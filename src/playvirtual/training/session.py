@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 from collections.abc import Iterator, Sequence
@@ -150,6 +151,8 @@ class Session:
         """Begins anew: half of a checkpoint that could not be used may be in the training."""
         config = self.training.config
         self.training.close()
+        del self.training  # parts refer to each other: all of it goes before the new one needs the room
+        gc.collect()
         self.training = Training(config)
 
     def _none_usable(self, error: InputError) -> RunError:
