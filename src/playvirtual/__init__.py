@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playvirtual.api import bench, evaluate, export, load, resume, train
+    from playvirtual.config import Config
     from playvirtual.errors import InputError, Interrupted, RunError
     from playvirtual.method import VirtualTrajectories
     from playvirtual.presets import build
     from playvirtual.training.bench import Measurement
+    from playvirtual.training.factory import Agent
     from playvirtual.training.session import Run
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
+    "Config",
     "InputError",
     "Interrupted",
     "Measurement",
@@ -37,8 +41,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "playvirtual.training.factory",
     **dict.fromkeys(("bench", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
     **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
+    "Config": "playvirtual.config",
     "VirtualTrajectories": "playvirtual.method",
     "build": "playvirtual.presets",
     "Measurement": "playvirtual.training.bench",

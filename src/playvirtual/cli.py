@@ -291,19 +291,16 @@ def _bench(options: argparse.Namespace) -> int:
     from playvirtual.api import bench
     from playvirtual.config import coerce
     from playvirtual.training.bench_table import json_file, table
+    from playvirtual.training.notice import say
 
     if options.task is None:
         raise _no_task("bench")
     repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
     given = {"method": options.method, "preset": options.preset, **given_fields(options)}
-    measurement = bench(options.task, repeats=repeats, say=_note, **given)
+    measurement = bench(options.task, repeats=repeats, say=say, **given)
     print(table(measurement))
     write(measurement)
     return 0
-
-
-def _note(text: str) -> None:
-    print(f"playvirtual: {text}", file=sys.stderr, flush=True)
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -83,7 +83,7 @@ def test_the_forward_model_learns_from_recorded_cycles_only_if_it_may(learns: bo
 def test_recorded_and_drawn_cycles_add_up() -> None:
     world = World()
     virtual = world.virtual(2)
-    drawn = virtual.draw(world.z)
+    drawn = virtual.draw(len(world.z), world.z.device)
     home = torch.cat([torch.randn(B, 2, D), world.home], 1)
     found = cycle_loss(virtual, world.z, home, drawn, None, world.recorded())
     torch.testing.assert_close(found, virtual.loss(world.z, home[:, :2], drawn) + world.loss())

@@ -276,9 +276,9 @@ def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
         sigma=0.0,
     )
     z, recorded = torch.zeros(2, 1), torch.rand(2, 3, 1)
-    torch.testing.assert_close(aux.draw(z, recorded), recorded[:, None].expand(2, 4, 3, 1))
+    torch.testing.assert_close(aux.draw(2, z.device, recorded=recorded), recorded[:, None].expand(2, 4, 3, 1))
     with pytest.raises(ValueError, match="recorded actions"):
-        aux.draw(z)
+        aux.draw(2, z.device)
 
 
 def test_it_fits_into_a_foreign_training_loop() -> None:
@@ -309,12 +309,15 @@ def test_foreseeing_recorded_and_virtual_at_once_is_one_after_the_other(dense: b
     h, b = ((DenseDynamics(6, space, 8) if dense else ConvDynamics(6, space)) for _ in range(2))
     aux = pv.VirtualTrajectories(forward=h, backward=b, actions=space, horizon=K, copies=M, **options)
     z = torch.rand(B, 6) if dense else torch.rand(B, 6, 3, 3)
-    recorded, virtual = torch.randint(5, (B, K)), aux.draw(z)
+    recorded, virtual = torch.randint(5, (B, K)), aux.draw(B, z.device)
     z_hat, ahead = aux.foresee(z, recorded, virtual)
     torch.testing.assert_close(z_hat, rollout(h, z, recorded))
     assert (ahead is not None) == (dense and not options)
     target = z.flatten(1)
     torch.testing.assert_close(aux.loss(z, target, virtual, ahead), aux.loss(z, target, virtual))
+    if options:
+        with pytest.raises(ValueError, match="ahead: is not allowed"):
+            aux.loss(z, target, virtual, z.repeat_interleave(M, 0))
 
 
 @pytest.mark.parametrize("dense", [True, False])

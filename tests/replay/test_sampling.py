@@ -26,10 +26,14 @@ def test_weight_zero_is_never_drawn(values: list[float], seed: int) -> None:
 
 
 def test_a_small_priority_among_many_large_ones_is_not_lost() -> None:
-    """In float32 the running sum of 100k priorities swallows the last one; here it keeps its share."""
-    weights = torch.cat([torch.full((100_000,), 1000.0), torch.tensor([1.0])])
-    cumulative = weights.cumsum(0, dtype=torch.float64)
-    assert float(cumulative[-1] - cumulative[-2]) == 1.0
+    """Beyond 2²⁴ a running sum in float32 leaves out every other 1; here all of them have their share."""
+    weights = torch.cat([torch.tensor([2.0**24]), torch.ones(200_000)])
+    left_out = torch.cat([torch.tensor([False]), weights.double().cumsum(0).float().diff() == 0])
+    assert left_out.sum() > 90_000
+    drawn = search(weights, 1_000_000, torch.Generator().manual_seed(0))
+    share = float(left_out[drawn].float().mean())
+    expected = float(left_out.sum() / weights.sum())
+    assert abs(share - expected) < 0.1 * expected  # over 7 standard deviations
 
 
 def filled(priority: list[float], alpha: float) -> Priorities:

@@ -70,12 +70,12 @@ def test_training_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
 
 def test_a_loaded_agent_acts_like_the_trained_one(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
-    agent = pv.load(run.path)
-    observation = np.zeros((1, 10, 10), np.uint8)
-    assert int(agent.act(observation)) in (0, 1, 2)
-    again = pv.evaluate(run.path, episodes=5)
-    assert again == pv.evaluate(run.path, episodes=5)
-    assert pv.evaluate(run.path, episodes=5, seed=99) != again or len(set(again)) == 1
+    agent, fresh = pv.load(run.path), pv.load(pv.train("toy/catch", run_dir=tmp_path / "other", **QUICK, seed=2).path)
+    assert pv.evaluate(run.path) == run.returns
+    seen = np.random.default_rng(0).integers(2, size=(200, 1, 10, 10)).astype(np.uint8)
+    assert agent.act(seen).tolist() == pv.load(run.path).act(seen).tolist()
+    assert agent.act(seen).tolist() != fresh.act(seen).tolist()
+    assert pv.evaluate(run.path, episodes=60, seed=99) != pv.evaluate(run.path, episodes=60)
 
 
 @pytest.mark.parametrize(("rate", "updates"), [(2.0, 2 * 91), (1.0, 91), (0.5, 45), (0.25, 22)])

@@ -154,7 +154,7 @@ class Rainbow:
         images = list(zip(offsets.split(parts), noise.split(parts), strict=True))
         virtual = torch.zeros((B, 0, 0), dtype=torch.int64, device=self.device)
         if self.virtual is not None and self.M:
-            virtual = self.virtual.draw(batch.positions, batch.actions, self.generator)
+            virtual = self.virtual.draw(B, self.device, self.generator, batch.actions)
         return Draws(images[0], images[1], images[2], virtual)
 
     def losses(self, batch: Sequences, draws: Draws) -> dict[str, Tensor]:

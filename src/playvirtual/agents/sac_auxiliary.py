@@ -85,7 +85,7 @@ class Auxiliary:
         online, target = zip(offsets.split(parts), noise.split(parts), strict=True)
         virtual = windows.actions.new_zeros((B, 0, self.K, windows.actions.shape[-1]))
         if self.virtual is not None and self.M:
-            virtual = self.virtual.draw(windows.actions, windows.actions, generator)
+            virtual = self.virtual.draw(B, device, generator, windows.actions)
         return AuxiliaryDraws(online, target, virtual)
 
     def losses(self, encoder: Encoder, windows: Windows, draws: AuxiliaryDraws) -> dict[str, Tensor]:

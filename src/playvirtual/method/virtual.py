@@ -146,10 +146,16 @@ class VirtualTrajectories(nn.Module):
         self.takes_endpoints = update_forward and constraint == "end"
         self.i_end, self.lambda_max = i_end, lambda_max
 
-    def draw(self, z: Tensor, recorded: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """(B, M, K, …a): the virtual actions of every trajectory; `recorded` (B, K, …a) is what is perturbed."""
+    def draw(
+        self,
+        count: int,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+        recorded: Tensor | None = None,
+    ) -> Tensor:
+        """(B, M, K, …a) for B = `count`: virtual actions of every trajectory; `recorded` (B, K, …a) are perturbed."""
         if self.sampling == "uniform":
-            return self.actions.uniform((len(z), self.M, self.K), generator, z.device)
+            return self.actions.uniform((count, self.M, self.K), generator, device)
         if recorded is None:
             raise ValueError("sampling='perturbed' needs the recorded actions (B, K, …)")
         copies = recorded[:, None].expand(-1, self.M, *recorded.shape[1:])
@@ -179,6 +185,8 @@ class VirtualTrajectories(nn.Module):
         `ahead` (B·M, …) is ẑ_{t+K} of the trajectories where h has made it already and the module `takes_endpoints`:
         not if every step counts or if h is not to learn from cycles.
         """
+        if ahead is not None and not self.takes_endpoints:
+            raise ValueError("ahead: is not allowed where every step counts or h is not to learn; allowed: None")
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
@@ -215,4 +223,4 @@ class VirtualTrajectories(nn.Module):
     ) -> Tensor:
         """λ_cyc(step) · L_cyc per sample, (B,); without `step` the full weight λ_max."""
         weight = self.lambda_max if step is None else gaussian_ramp_up(step, self.i_end, self.lambda_max)
-        return weight * self.loss(z, target, self.draw(z, recorded, generator))
+        return weight * self.loss(z, target, self.draw(len(z), z.device, generator, recorded))

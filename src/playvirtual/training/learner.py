@@ -27,7 +27,6 @@ class Learner:
         generator: torch.Generator,
     ) -> None:
         self.config, self.agent, self.source = config, agent, source
-        self.generator = generator
         self.schedule = schedule_of(config, agent.device)
         self.updates = 0
         self._names: dict[int, list[str]] = {}  # phase → its metrics

@@ -23,7 +23,7 @@ class PrioritisedSource:
     """
 
     def __init__(self, config: RainbowConfig, K: int, replay: Replay, generator: torch.Generator) -> None:
-        self.config, self.K, self.replay, self.generator = config, K, replay, generator
+        self.config, self.generator = config, generator
         self.priorities = Priorities(replay, config.priority_exponent, span=max(K, config.n_step))
         read = partial(sequences_at, replay, K=K, n=config.n_step, gamma=config.discount)
         self._read: Callable[[Tensor, Tensor], Sequences] = read
