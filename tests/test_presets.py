@@ -12,7 +12,8 @@ from playvirtual.agents.rainbow import Rainbow
 from playvirtual.config import METHODS, PRESETS, Config, copies, from_dict, leaves, to_dict
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError
-from playvirtual.presets import METHOD_CHANGES, METHOD_NOTES, build
+from playvirtual.hyperparameters import METHOD_CHANGES, METHOD_NOTES
+from playvirtual.presets import build
 from playvirtual.training.loop import Training
 
 PONG = build("atari/pong")

@@ -11,14 +11,20 @@ from gymnasium import spaces
 import playvirtual as pv
 from playvirtual.config import RainbowConfig, SacConfig
 from playvirtual.presets import build
+from playvirtual.study.experiments import experiment, suite
+from playvirtual.study.grids import jobs
+from playvirtual.study.report import report
+from tests.study.test_report import write_run
 
 
 class Noise(gymnasium.Env[Any, Any]):
     """Ten steps of random pixels; pays the sum of the actions."""
 
     observation_space = spaces.Box(0, 255, (20, 30, 3), np.uint8)
+    made = 0
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
+        Noise.made += 1
         self.action_space = action_space
 
     def _look(self) -> Any:
@@ -37,11 +43,12 @@ class Noise(gymnasium.Env[Any, Any]):
 @pytest.fixture(autouse=True)
 def _registered() -> Any:
     actions = {"NoiseBox-v0": spaces.Box(-2.0, 2.0, (3,), np.float32), "NoiseDiscrete-v0": spaces.Discrete(4)}
+    actions["NoisePlanned-v0"] = spaces.Discrete(2)
     for name, space in actions.items():
         gymnasium.register(name, entry_point=Noise, kwargs={"action_space": space})
     yield
     for name in actions:
-        del gymnasium.registry[name]
+        gymnasium.registry.pop(name, None)
 
 
 def test_discrete_actions_get_rainbow() -> None:
@@ -70,3 +77,14 @@ def test_a_box_gets_sac_and_trains(tmp_path: Path) -> None:
     assert len(run.returns) == 2
     assert all(abs(r) <= 60 for r in run.returns)  # ten steps, three actions, each within ±2
     assert pv.load(run.path, device="cpu").act(np.zeros((9, 16, 16), np.uint8)).shape == (3,)
+
+
+def test_a_sweep_is_planned_with_one_environment_and_reported_with_none(tmp_path: Path) -> None:
+    before = Noise.made
+    planned = jobs(experiment("minatar"), suite("gym/NoisePlanned-v0"), 5, tmp_path / "runs")
+    assert (len(planned), Noise.made - before) == (15, 1)
+    for job in planned:
+        write_run(job.path, job.config.task, job.config.method, job.config.seed, 0.5)
+    del gymnasium.registry["NoisePlanned-v0"]
+    assert report([tmp_path / "runs"], tmp_path / "out").summary == "15 finished runs of 1 task"
+    assert Noise.made - before == 1

@@ -305,7 +305,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     from playvirtual.envs import task_names
-    from playvirtual.presets import METHOD_NOTES
+    from playvirtual.hyperparameters import METHOD_NOTES
 
     if options.what == "tasks":
         print("\n".join([*task_names(), "gym/<any Gymnasium id with pixel observations>"]))

@@ -1,4 +1,4 @@
-"""The configuration of a run: frozen, typed, validated. Values live in presets.py, meaning and limits here."""
+"""The configuration of a run: frozen, typed, validated. Values live in hyperparameters.py, meaning and limits here."""
 
 from __future__ import annotations
 

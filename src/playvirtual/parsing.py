@@ -37,7 +37,7 @@ def first_look(
     Which of those flags a command has depends on its task, and where its task stands on which words are values of
     flags. The error is that of a flag that neither agent has: the word after it may have been taken for the task.
     """
-    from playvirtual.presets import ATARI, DMC
+    from playvirtual.hyperparameters import ATARI, DMC
 
     parser = Parser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for config in (ATARI, DMC):

@@ -56,7 +56,16 @@ def family(task: str) -> str:
 
 
 def check(task: str) -> None:
-    """Raises an `InputError` with the nearest valid name unless `make` knows the task."""
+    """Raises an `InputError` unless the task can be made here."""
+    check_name(task)
+    if family(task) == "dmc":
+        from playvirtual.envs.dmc import require_package
+
+        require_package()
+
+
+def check_name(task: str) -> None:
+    """Raises an `InputError` with the nearest valid name unless there is a task of that one, installed or not."""
     kind, name = _split(task)
     if kind == "gym":
         from playvirtual.envs.gym import check_id
@@ -64,10 +73,6 @@ def check(task: str) -> None:
         check_id(name)
     elif name not in _names(kind):
         raise unknown("task", task, (f"{kind}/{known}" for known in _names(kind)))
-    elif kind == "dmc":
-        from playvirtual.envs.dmc import require_package
-
-        require_package()
 
 
 def task_names() -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.config import RainbowConfig, to_dict
-from playvirtual.presets import METHOD_CHANGES, base, build
+from playvirtual.hyperparameters import METHOD_CHANGES
+from playvirtual.presets import assembled, base
 from playvirtual.study import statistics as st
 from playvirtual.study.by_preset import by_preset
 from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row
@@ -89,10 +90,11 @@ def _scores(row: Row, section: Section, preset: str) -> dict[str, list[float]]:
 
 def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None:
     """The setting of the section that the row is on this task under the preset."""
-    discrete = isinstance(base(task).agent, RainbowConfig)
+    kind = section.agent_kind(task)
+    discrete = isinstance(base(task, kind).agent, RainbowConfig)
     if row.actions not in ("any", "discrete" if discrete else "continuous"):
         return None
-    own = changes(to_dict(build(task, method=row.method, preset=preset, **row.options)))
+    own = changes(to_dict(assembled(task, row.method, preset, row.options, kind)))
     fixed = {"steps", *METHOD_CHANGES[row.method]}  # what all runs share does not touch these
     common = {name: value for name, value in section.common.items() if name not in fixed}
     wanted = {name: _plain(value) for name, value in {**common, **own}.items()}

@@ -254,5 +254,5 @@ def _suite(name: str) -> tuple[SuiteTask, ...]:
         if not name:
             raise InputError(f"suite: '' is empty; allowed: {', '.join(SUITE_NAMES)}, or tasks separated by commas")
         raise unknown("suite", name, SUITE_NAMES)
-    envs.check(name)
+    envs.check_name(name)
     return (SuiteTask(name),)

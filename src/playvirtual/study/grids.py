@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from playvirtual import envs
 from playvirtual.config import METHODS, Config, RainbowConfig, to_dict
 from playvirtual.errors import InputError, unknown
-from playvirtual.presets import METHOD_CHANGES, base, build
+from playvirtual.hyperparameters import METHOD_CHANGES
+from playvirtual.presets import assembled, base
 from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 from playvirtual.study.settings import changes, flat, folder_name
 
@@ -97,10 +99,10 @@ def _job(
     after = _job(grid, _lender(grid, row), entry, seed, out, preset, options).path if row.encoder_of else None
     taken = {"encoder_from": str(after.resolve())} if after is not None else {}  # engines have folders of their own
     of_row = {**entry.options, **row.options, **taken}
-    named = build(entry.task, method=row.method, preset=preset, **of_row)
+    named = assembled(entry.task, row.method, preset, of_row)
     free = {name: value for name, value in options.items() if name not in METHOD_CHANGES[row.method]}
     wanted = {**entry.options, **free, **row.options, **taken, "seed": seed}
-    config = build(entry.task, method=row.method, preset=preset, **wanted)
+    config = assembled(entry.task, row.method, preset, wanted)
     folder = folder_name(row.method, preset, changes(to_dict(named)))
     path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
     values = flat(to_dict(config))
@@ -130,10 +132,13 @@ def select(grid: Experiment, rows: str | None) -> Experiment:
 
 
 def chosen_tasks(grid: Experiment, names: str | None) -> tuple[SuiteTask, ...]:
-    """The tasks of `names`, by default those the experiment is made for."""
+    """The tasks of `names`, by default those the experiment is made for; all of them can be played here."""
     if names is None and not grid.suites:
         raise InputError("suite: a grid of one's own has none; give --suite, or suite = … in the file")
-    return suite(names if names is not None else ",".join(grid.suites))
+    tasks = suite(names if names is not None else ",".join(grid.suites))
+    for entry in tasks:
+        envs.check(entry.task)
+    return tasks
 
 
 def _read_toml(path: Path) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ class Record:
     task: str
     method: str
     preset: str
+    agent_kind: str
     seed: int
     steps: int
     step_unit: str
@@ -99,6 +100,7 @@ def read(path: Path) -> Record:
         task=str(config["task"]),
         method=str(config["method"]),
         preset=str(config["preset"]),
+        agent_kind=str(config["agent_kind"]),
         seed=int(config["seed"]),
         steps=steps,
         step_unit=str(config.get("step_unit", "agent")),

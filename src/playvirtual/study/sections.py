@@ -11,7 +11,7 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.config import METHODS
-from playvirtual.presets import METHOD_CHANGES
+from playvirtual.hyperparameters import METHOD_CHANGES
 from playvirtual.study import statistics as st
 from playvirtual.study.records import Record
 from playvirtual.study.scores import FloatArray, hns, matrix, suite_tasks
@@ -86,6 +86,10 @@ class Section:
         suite = SUITES.get((self.family, self.steps))
         order = [f"{self.family}/{name}" for name in suite_tasks(suite)] if suite else []
         return [task for task in order if task in found] + sorted(found - set(order))
+
+    def agent_kind(self, task: str) -> str:
+        """That of the task's runs."""
+        return next(record.agent_kind for tasks in self.runs.values() for record in tasks.get(task, {}).values())
 
     def scores(self, setting: Setting, task: str) -> list[float]:
         """One score per seed, in the order of seeds."""

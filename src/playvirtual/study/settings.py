@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.config import Config, to_dict
-from playvirtual.presets import build
+from playvirtual.presets import assembled
 
 # What names a run, and what changes its speed or its records but not what is learned.
 RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
@@ -38,7 +38,7 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Fields that one side lacks (a run of another version) are left out.
     """
-    default = _defaults(str(record["task"]), str(record["method"]), str(record["preset"]))
+    default = _defaults(*(str(record[name]) for name in ("task", "method", "preset", "agent_kind")))
     given = flat(record)
     if given.get("encoder_from"):
         given["encoder_from"] = origin(str(given["encoder_from"]))
@@ -91,5 +91,5 @@ def _text(value: Any) -> str:
 
 
 @cache
-def _defaults(task: str, method: str, preset: str) -> dict[str, Any]:
-    return flat(to_dict(build(task, method=method, preset=preset)))
+def _defaults(task: str, method: str, preset: str, agent_kind: str) -> dict[str, Any]:
+    return flat(to_dict(assembled(task, method, preset, {}, agent_kind)))
