@@ -212,7 +212,7 @@ def main() -> None:
     config = {"task": options.task, "method": options.method, "device": options.device, "min_size": options.fill}
     config |= {name: value for name in ("capture", "precision") if (value := getattr(options, name))}
     checked(**config)
-    engine = LocalEngine(options.runs[-1], use_gpus=options.device != "cpu", mps="off")
+    engine = LocalEngine(options.runs[-1], device=options.device, mps="off")
     cards = engine.gpus[:1]
     if cards and options.mps == "on":
         mps.check("on")

@@ -192,19 +192,27 @@ def _check_engine(options: argparse.Namespace) -> None:
                     f"{name}: {value!r} is not allowed with --engine {options.engine}; allowed: {allowed}, or --engine "
                     f"{engine}"
                 )
+    device = given_fields(options).get("device", "auto")
+    if options.engine == "ray" and device.startswith("cuda:"):
+        raise InputError(
+            f"device: {device!r} is not allowed with --engine ray, which deals out the cards; allowed: auto, cpu, cuda"
+        )
 
 
 def _local(options: argparse.Namespace) -> Any:
     from playvirtual.study.engines.local import LocalEngine
 
     workers = None if options.workers is None else coerce("workers", int, options.workers)
-    device = given_fields(options).get("device")
+    device = given_fields(options).get("device", "auto")
     per_gpu = 1 if options.per_gpu is None else coerce("per_gpu", int, options.per_gpu)
-    return LocalEngine(workers, per_gpu, use_gpus=device != "cpu", mps=MPS[0] if options.mps is None else options.mps)
+    return LocalEngine(workers, per_gpu, device=device, mps=MPS[0] if options.mps is None else options.mps)
 
 
 def _engine(options: argparse.Namespace) -> Any:
     if options.engine == "local":
+        from playvirtual.training.devices import resolve
+
+        resolve(given_fields(options).get("device", "auto"))  # what is not there fails once, and not in every run
         return _local(options)
     from playvirtual.study.engines.ray import RayEngine
 

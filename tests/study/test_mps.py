@@ -168,3 +168,26 @@ def test_ctrl_c_ends_the_daemon_after_the_runs(tmp_path, control):
     assert process.wait(60) == 130
     calls = [line.split(" cards")[0] for line in control.read_text().splitlines()]
     assert calls == ["arguments=-d stdin=", "arguments= stdin=get_server_list", "arguments= stdin=quit"]
+
+
+@pytest.mark.parametrize(
+    ("device", "cards", "told"),
+    [("cuda:1", ["7"], "cuda"), ("cuda", ["4", "7"], "cuda"), ("auto", ["4", "7"], "auto"), ("cpu", [], "cpu")],
+)
+def test_the_cards_are_those_of_the_device(tmp_path, control, monkeypatch, device, cards, told):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    engine = LocalEngine(2, device=device, mps="off")
+    assert engine.gpus == cards
+    for seed in range(2):
+        options = {"device": device}
+        config = build("toy/catch", method="rl", seed=seed, **options)
+        engine.start(Job("RL", config, options, tmp_path / "runs" / f"seed-{seed}"))
+    seen = [environment(engine, n)["CUDA_VISIBLE_DEVICES"] for n in range(2)]
+    words = [child.process.args for child in engine._children]
+    engine.stop()
+    assert seen == ((cards * 2)[:2] or ["4,7"] * 2)
+    assert all(f"--device={told}" in each for each in words)
+
+
+def test_a_card_that_is_not_there_is_no_card(control):
+    assert LocalEngine(1, device="cuda:2").gpus == []

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -33,17 +33,18 @@ class _Child:
 class LocalEngine:
     """At most `workers` processes at a time; with graphics cards, dealt out to them in turn.
 
+    `device` says which cards: none with "cpu", one with "cuda:N", else all; a run sees no other than its own.
     Runs that share a card do so under an MPS daemon that lives from the first of them to `stop`; see `mps`.
     """
 
     def __init__(
-        self, workers: int | None = None, per_gpu: int = 1, *, use_gpus: bool = True, mps: str = "auto"
+        self, workers: int | None = None, per_gpu: int = 1, *, device: str = "auto", mps: str = "auto"
     ) -> None:
         for name, value in (("workers", workers), ("per_gpu", per_gpu)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
         mps_daemon.check(mps)
-        self.gpus = _visible_gpus() if use_gpus else []
+        self.device, self.gpus = device, _cards(device)
         self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores())
         self.threads = max(1, cores() // self.workers)
         self._children: list[_Child] = []
@@ -67,7 +68,7 @@ class LocalEngine:
             job.path.parent.mkdir(parents=True, exist_ok=True)
             log = log_file(job).open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "playvirtual", *job.command(), "--quiet", "--resume"],
+            [sys.executable, "-m", "playvirtual", *self._told(job).command(), "--quiet", "--resume"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -76,6 +77,12 @@ class LocalEngine:
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
         self._children.append(_Child(job, process, log, slot))
+
+    def _told(self, job: Job) -> Job:
+        """The run as its process must be told it: a single card has no number there."""
+        if self.device.startswith("cuda:") and job.options.get("device") == self.device:
+            return replace(job, options={**job.options, "device": "cuda"})
+        return job
 
     def wait(self, seconds: float) -> list[Outcome]:
         deadline = time.monotonic() + seconds
@@ -127,13 +134,17 @@ def _outcome(child: _Child) -> Outcome:
     return Outcome(child.job, lines[-1].strip() if lines else f"exit code {code} without a word")
 
 
-def _visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to, card by card."""
+def _cards(device: str) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may be set to, card by card of those that `device` means."""
+    if device == "cpu":
+        return []
     import torch
 
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return listed[:count] if listed else [str(n) for n in range(count)]
+    cards = listed[:count] if listed else [str(n) for n in range(count)]
+    number = device.partition(":")[2]
+    return cards[int(number) :][:1] if number else cards
 
 
 def _end_with_parent() -> None:
