@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,47 @@ def test_the_rest_learns_and_the_same_seed_gives_the_same_run(task: str, runs: d
     assert losses[-1][norm] > 0
 
 
-def test_it_can_be_resumed(runs: dict[str, Path], tmp_path: Path) -> None:
-    options = {**CATCH, "method": "rl", "encoder_from": str(runs["toy/catch"]), "checkpoint_every": 70}
+def test_it_can_be_resumed_from_anywhere_and_without_its_lender(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs["toy/catch"], tmp_path / "lender")
+    monkeypatch.chdir(tmp_path)
+    options = {**CATCH, "method": "rl", "encoder_from": "lender", "checkpoint_every": 70}
     whole = pv.train("toy/catch", run_dir=tmp_path / "a", **options).path
     part = pv.train("toy/catch", run_dir=tmp_path / "b", **options).path
     last = checkpoint.newest(part)
     checkpoint.put_aside(last)  # as if it had been stopped after step 70
     (part / "evaluations.jsonl").unlink()
+    monkeypatch.chdir("/")
+    shutil.rmtree(tmp_path / "lender")
     pv.resume(part, quiet=True)
     assert same(pv.load(part).weights(), pv.load(whole).weights())
     assert (part / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_one_that_has_no_checkpoint_yet_begins_and_needs_its_lender(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["toy/catch"], tmp_path / "lender")
+    options = {**CATCH, "method": "rl", "encoder_from": str(tmp_path / "lender")}
+    run = pv.train("toy/catch", run_dir=tmp_path / "a", **options).path
+    (run / "evaluations.jsonl").unlink()
+    shutil.rmtree(run / "checkpoints")
+    (tmp_path / "lender").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match=r"encoder_from: run: .*lender' is not a run folder"):
+        pv.resume(run, quiet=True)
+    (tmp_path / "moved").rename(tmp_path / "lender")
+    pv.resume(run, quiet=True)
+    assert same(encoders(run, "toy/catch")[0], encoders(runs["toy/catch"], "toy/catch")[0])
+
+
+def test_a_lender_whose_newest_checkpoint_is_damaged_lends_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lender = pv.train("toy/catch", method="spr", run_dir=tmp_path / "a", **{**CATCH, "checkpoint_every": 70}).path
+    (checkpoint.newest(lender) / "state.safetensors").write_bytes(b"")
+    run = pv.train("toy/catch", method="rl", run_dir=tmp_path / "b", encoder_from=str(lender), **CATCH).path
+    assert "using the one before" in capsys.readouterr().err
+    checkpoint.put_aside(checkpoint.newest(lender))
+    assert same(encoders(run, "toy/catch")[0], encoders(lender, "toy/catch")[0])
 
 
 def test_what_cannot_lend_its_encoder_is_refused_before_anything_is_written(

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from playvirtual.training import checkpoint
+from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.factory import make_agent
-from playvirtual.training.restore import newest_sound
 from playvirtual.training.run_folder import RunFolder
 
 

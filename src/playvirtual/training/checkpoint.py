@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from playvirtual.cores import share
 from playvirtual.envs.action_spaces import describe, from_description
 from playvirtual.envs.protocol import ActionSpace
 from playvirtual.errors import InputError
+from playvirtual.training.notice import say
 from playvirtual.training.pack import from_bytes, to_bytes
 
 KEPT = 2
@@ -94,6 +95,23 @@ def newest(run: Path) -> Path:
     if not found:
         raise InputError(f"run: {str(run)!r} has no checkpoint yet; allowed: a run that has reached its first one")
     return found[-1]
+
+
+def newest_sound(run: Path, names: Sequence[str]) -> Path:
+    """The run's newest checkpoint of which the files of these names are undamaged; says which ones are not.
+
+    The last that is left is not looked into: whoever reads it hears what is wrong with it.
+    """
+    found = complete(run)
+    while len(found) > 1:
+        try:
+            for name in names:
+                read(found[-1], name)
+            break
+        except InputError as error:
+            say(f"{error}; using the one before")
+            found.pop()
+    return found[-1] if found else newest(run)
 
 
 def put_aside(path: Path) -> None:

@@ -30,11 +30,14 @@ from playvirtual.training.sources import make_source
 
 
 class Training:
-    """All parts of one run and the counters that say how far it is."""
+    """All parts of one run and the counters that say how far it is.
 
-    def __init__(self, config: Config) -> None:
+    One that `resumes` is about to be given a checkpoint, with the encoder that the run took over when it began.
+    """
+
+    def __init__(self, config: Config, *, resumes: bool = False) -> None:
         self.config = config
-        if config.encoder_from:
+        if config.encoder_from and not resumes:
             check_source(config)
         self.device = device = resolve(config.device)
         set_arithmetic(config, device)
@@ -48,7 +51,7 @@ class Training:
         self.agent = make_agent(
             config, self.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
         )
-        if config.encoder_from:
+        if config.encoder_from and not resumes:
             take_encoder(self.agent, Path(config.encoder_from))
         # Room for one closing entry per time limit is not worth a formula: a run shorter than the ring needs no more.
         capacity = min(config.replay.capacity, 2 * config.agent_steps + config.environment.frame_stack)

@@ -66,8 +66,8 @@ def check_source(config: Config) -> None:
 
 
 def take_encoder(agent: Agent, source: Path) -> None:
-    """Gives the agent the encoder of a run's newest checkpoint."""
-    folder = checkpoint.newest(source)
+    """Gives the agent the encoder of a run's newest sound checkpoint."""
+    folder = checkpoint.newest_sound(source, ("state.json", "state.safetensors"))
     weights = agent.encoder_weights(agent_state(folder))
     wanted = {name: tuple(value.shape) for name, value in agent.encoder.state_dict().items()}
     if wanted != {name: tuple(value.shape) for name, value in weights.items()}:

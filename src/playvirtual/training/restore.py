@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,23 +15,6 @@ from playvirtual.training import checkpoint, frames
 from playvirtual.training.loop import Training, device_of
 from playvirtual.training.notice import say
 from playvirtual.training.pack import unpack
-
-
-def newest_sound(run: Path, names: Sequence[str]) -> Path:
-    """The run's newest checkpoint of which the files of these names are undamaged; says which ones are not.
-
-    The last that is left is not looked into: whoever reads it hears what is wrong with it.
-    """
-    found = checkpoint.complete(run)
-    while len(found) > 1:
-        try:
-            for name in names:
-                checkpoint.read(found[-1], name)
-            break
-        except InputError as error:
-            say(f"{error}; using the one before")
-            found.pop()
-    return found[-1] if found else checkpoint.newest(run)
 
 
 class Around(NamedTuple):

@@ -75,7 +75,8 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
             if returns is not None:
                 say(f"{path} is finished already")
                 return Run(path, config, returns)
-            with closing(Session(Training(config), folder, display, stop, mirrors)) as session:
+            resumes = bool(checkpoint.complete(path))
+            with closing(Session(Training(config, resumes=resumes), folder, display, stop, mirrors)) as session:
                 session.restore()
                 return session.run()
 
@@ -153,7 +154,7 @@ class Session:
         self.training.close()
         del self.training  # parts refer to each other: all of it goes before the new one needs the room
         gc.collect()
-        self.training = Training(config)
+        self.training = Training(config, resumes=True)
 
     def _none_usable(self, error: InputError) -> RunError:
         """Nothing is changed, since what looks like damage may be another machine's or another version's fault."""
