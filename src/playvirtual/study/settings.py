@@ -14,7 +14,7 @@ from playvirtual.presets import assembled
 # What names a run, and what changes its speed or its records but not what is learned.
 RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
 SPEED_ALONE = frozenset(
-    ("agent_kind", "device", "threads", "capture", "log_every", "lanes", "checkpoint_every", "video_at_evaluation")
+    ("agent_kind", "device", "threads", "capture", "log_every", "checkpoint_every", "video_at_evaluation")
 )
 # What runs of earlier versions mean by a field they lack.
 ADDED = {"encoder_from": ""}
@@ -33,6 +33,14 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def speed_alone(fields: Mapping[str, Any]) -> frozenset[str]:
+    """The fields that change no number of a run with these.
+
+    Random moves of an evaluation are drawn for its lanes in turn: only without any does their number not matter.
+    """
+    return SPEED_ALONE if fields.get("epsilon") else SPEED_ALONE | {"lanes"}
+
+
 def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     """Field → value where a configuration departs from its task's, method's and preset's own values.
 
@@ -45,7 +53,7 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: given[name]
         for name, value in default.items()
-        if name not in RUN_NAMES | SPEED_ALONE and name in given and given[name] != value
+        if name not in RUN_NAMES | speed_alone(given) and name in given and given[name] != value
     }
 
 
@@ -55,7 +63,7 @@ def differences(old: Mapping[str, Any], new: Config, *, finished: bool) -> list[
     An unfinished one may go on on another device.
     """
     before, after = {**ADDED, **flat(old)}, flat(to_dict(new))
-    free = SPEED_ALONE if finished else frozenset({"device"})
+    free = speed_alone(after) if finished else frozenset({"device"})
     if finished:  # runs that were moved together are what they were
         before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
     return [
