@@ -398,11 +398,14 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """The fields in which two configurations differ, as `name: value in a → value in b`."""
+    """The fields in which two configurations differ, as `name: value in a → value in b`.
+
+    Where it is computed is left out: a run may go on on another card, or without any.
+    """
     if type(a.agent) is not type(b.agent):
         return [f"task: {a.task!r} → {b.task!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
-    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y]
+    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
 
 
 def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.config import to_dict
+from playvirtual.errors import InputError
 from playvirtual.presets import build
+from playvirtual.study.grids import Job
 from playvirtual.study.settings import changes
+from playvirtual.study.sweep import Changed, state
+from tests.study.test_report import write_run
 from tests.study.toys import CATCH
 
 
@@ -33,3 +38,22 @@ def test_so_it_is_with_returns(tmp_path: Path, epsilon: float, same: bool) -> No
     common = {**CATCH, "method": "rl", "episodes": 20, "epsilon": epsilon}
     runs = [pv.train("toy/catch", run_dir=tmp_path / str(lanes), lanes=lanes, **common) for lanes in (3, 20)]
     assert (runs[0].returns == runs[1].returns) is same
+
+
+def test_a_begun_run_must_be_what_it_was_and_a_finished_one_what_decides_its_numbers(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "toy/catch", "rl", 1, 0.5)
+
+    def found(**options: Any) -> str:
+        return state(Job("RL", build("toy/catch", method="rl", **options), options, tmp_path / "run"))
+
+    assert found(log_every=7, device="cpu") == "finished"
+    with pytest.raises(Changed, match=r"learning_rate: 0\.001 → 0\.5"):
+        found(learning_rate=0.5)
+    (tmp_path / "run" / "evaluations.jsonl").unlink()
+    assert found(device="cpu") == "begun"
+    with pytest.raises(Changed, match="log_every: 250 → 7"):
+        found(log_every=7)
+    file = tmp_path / "run" / "config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "precision"}))
+    with pytest.raises(InputError, match=r"cannot be read: config\.json: the field 'precision' is missing; remove it"):
+        found()

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from playvirtual.study.counted import counted, plural
 from playvirtual.study.records import Problem, Record
 from playvirtual.study.scores import suite_tasks
-from playvirtual.study.sections import SUITES, Section
+from playvirtual.study.sections import SUITE_OF, Section
 from playvirtual.study.settings import setting_name
 from playvirtual.study.tables import Table
 
@@ -70,7 +70,7 @@ def _absent(section: Section) -> list[str]:
             if lacking:
                 shown = ", ".join(map(str, lacking))
                 lines.append(f"{escape(setting.name)}: {escape(task)} {plural(len(lacking), 'seed')} {shown}")
-    suite = SUITES.get((section.family, section.steps))
+    suite = SUITE_OF.get((section.family, section.steps))
     others = [t for t in suite_tasks(suite) if f"{section.family}/{t}" not in section.tasks] if suite else []
     if others:
         lines.append(f"no run of {len(others)} of the suite's tasks: {escape(', '.join(others))}")

@@ -11,7 +11,7 @@ from playvirtual.study import statistics as st
 from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
-from playvirtual.study.sections import SUITES, Comparison, Section, Setting, paper_scores, paper_stds
+from playvirtual.study.sections import SUITE_OF, Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.statistics import Estimate
 from playvirtual.study.tables import Table
 
@@ -88,7 +88,7 @@ def _scope(section: Section) -> str:
     """What the aggregates stand on, in sentences."""
     settings, tasks = section.compared
     text = f"Scale: {section.scale}. In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
-    suite = SUITES.get((section.family, section.steps))
+    suite = SUITE_OF.get((section.family, section.steps))
     if suite and len(tasks) < len(suite_tasks(suite)):
         text += f" These are {len(tasks)} of the suite's {len(suite_tasks(suite))} tasks: not the paper's aggregate."
     left = [setting.name for setting in section.runs if setting not in settings]

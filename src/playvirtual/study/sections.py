@@ -19,7 +19,7 @@ from playvirtual.study.settings import setting_name
 
 TITLES = {"atari": "Atari-100k", "dmc": "DMControl-100k", "minatar": "MinAtar", "toy": "Toys", "gym": "Gymnasium"}
 FAMILY_ORDER = tuple(TITLES)
-SUITES = {("atari", None): "atari100k", ("dmc", None): "dmc100k", ("dmc", 500_000): "dmc500k"}
+SUITE_OF = {("atari", None): "atari100k", ("dmc", None): "dmc100k", ("dmc", 500_000): "dmc500k"}  # family, steps
 SCALES = {
     "atari": "human-normalised score (0 random play, 1 human)",
     "dmc": "return / 1000",
@@ -60,7 +60,7 @@ class Section:
     @property
     def suite(self) -> str | None:
         """The suite of the paper these runs belong to."""
-        return None if set(self.common) - {"steps"} else SUITES.get((self.family, self.steps))
+        return None if set(self.common) - {"steps"} else SUITE_OF.get((self.family, self.steps))
 
     @property
     def title(self) -> str:
@@ -83,7 +83,7 @@ class Section:
     def tasks(self) -> list[str]:
         """All tasks with a finished run, the paper's in its order."""
         found = {task for tasks in self.runs.values() for task in tasks}
-        suite = SUITES.get((self.family, self.steps))
+        suite = SUITE_OF.get((self.family, self.steps))
         order = [f"{self.family}/{name}" for name in suite_tasks(suite)] if suite else []
         return [task for task in order if task in found] + sorted(found - set(order))
 

@@ -57,19 +57,18 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def differences(old: Mapping[str, Any], new: Config, *, finished: bool) -> list[str]:
-    """Lines "name: old → new" for the fields that differ; of a finished run only those that decide its numbers.
+def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:
+    """Lines "name: old → new" for the fields that decide a finished run's numbers and are not as wanted.
 
-    An unfinished one may go on on another device.
+    `config.differences` is stricter: a run goes on with what it was begun with.
     """
-    before, after = {**ADDED, **flat(old)}, flat(to_dict(new))
-    free = speed_alone(after) if finished else frozenset({"device"})
-    if finished:  # runs that were moved together are what they were
-        before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
+    before, after = {**ADDED, **flat(finished)}, flat(to_dict(wanted))
+    # Runs that were moved together are what they were.
+    before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
     return [
         f"{name}: {before.get(name, 'absent')} → {value}"
         for name, value in after.items()
-        if name not in free and before.get(name, "absent") != value
+        if name not in speed_alone(after) and before.get(name, "absent") != value
     ]
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
 
+from playvirtual.config import differences, from_dict
 from playvirtual.errors import InputError
 from playvirtual.study.engines import Engine
 from playvirtual.study.grids import Job
-from playvirtual.study.settings import differences
+from playvirtual.study.settings import other_results
 from playvirtual.training.run_folder import RunFolder
 
 POLL = 0.5  # seconds between two looks at what runs
@@ -68,10 +69,11 @@ def state(job: Job) -> State:
         record = json.loads(config_file.read_text())
         evaluations = RunFolder(job.path).lines("evaluations")
         steps = [int(line["step"]) for line in evaluations]
+        finished = bool(steps) and steps[-1] >= job.config.steps
+        changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
-    finished = bool(steps) and steps[-1] >= job.config.steps
-    if changed := differences(record, job.config, finished=finished):
+    if changed:
         raise Changed(
             f"run: {str(job.path)!r} was made with another configuration ({'; '.join(changed)}); "
             "choose another --out, or remove it"

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -78,12 +77,9 @@ class RunFolder:
             raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
 
     def adopt(self, config: Config) -> None:
-        """Makes sure that this is the folder of a run with this configuration, begun or about to be.
-
-        Where it is computed may change: whoever goes on may have another card, or none.
-        """
+        """Makes sure that this is the folder of a run with this configuration, begun or about to be."""
         if (self.path / "config.json").is_file():
-            changed = differences(replace(self.config(), device=config.device), config)
+            changed = differences(self.config(), config)
             if changed:
                 raise InputError(
                     f"resume: {str(self.path)!r} was begun with another configuration ({'; '.join(changed)}); "
