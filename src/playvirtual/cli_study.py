@@ -137,14 +137,15 @@ def _rows_text(experiment: Any) -> str:
 def _first_config(words: Sequence[str]) -> Any:
     """The configuration whose fields and defaults `sweep` shows: that of its first task, as far as words tell."""
     from playvirtual.presets import base
-    from playvirtual.study.experiments import EXPERIMENTS, suite
+    from playvirtual.study.experiments import suite
+    from playvirtual.study.grids import load
 
     if words[:1] != ["sweep"]:
         return base(DEFAULT_TASK)
     options, _ = first_look(words[1:], _sweep_arguments)
-    named = EXPERIMENTS.get(options.experiment)
     try:
-        return base(suite(options.suite or (named.suites[0] if named else DEFAULT_TASK))[0].task)
+        suites = [options.suite] if options.suite else load(options.experiment or "").suites
+        return base(suite(suites[0] if suites else DEFAULT_TASK)[0].task)
     except InputError:  # said again, and better, when the sweep is planned
         return base(DEFAULT_TASK)
 

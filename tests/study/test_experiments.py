@@ -87,6 +87,7 @@ def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path)
         ('[[row]]\nmethod = "sprr"\n', "row 1: method: 'sprr' is not known; did you mean 'spr'"),
         ('[[row]]\nlable = "x"\n', "'lable' is not known; did you mean 'label'"),
         ("[[row]]\noptions = 3\n", "row 1: options is 3"),
+        ("suite = 3\n[[row]]\n", "has suite = 3; allowed: a name, or a list of names"),
         ("[[wor]]\n", "'wor' is not known; allowed: row, suite, title"),
     ],
 )

@@ -148,6 +148,15 @@ def test_help_says_whose_defaults_it_shows(tmp_path: Path) -> None:
         assert "one of paper, reference (default: paper)" in text
 
 
+def test_a_grid_of_ones_own_has_the_flags_of_its_own_tasks(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('suite = ["toy/reach"]\n[[row]]\nmethod = "spr"\n')
+    shown = playvirtual("sweep", "mine.toml", "--help", cwd=tmp_path).stdout
+    assert "those of toy/reach; other tasks have others." in " ".join(shown.split())
+    planned = playvirtual("sweep", "mine.toml", "--actor-period=3", "--dry-run", "--seeds=1", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "1 run, 0 finished; 1 to do" in planned.stdout
+
+
 @pytest.mark.slow
 def test_a_corrupt_run_folder_is_named_and_the_rest_is_reported(study: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"

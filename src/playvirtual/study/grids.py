@@ -6,6 +6,7 @@ import runpy
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ class Job:
         return words
 
 
+@cache
 def load(name: str) -> Experiment:
-    """The experiment of that name, or the grid in the TOML or Python file of that path."""
+    """The experiment of that name, or the grid in the TOML or Python file of that path, which is read once."""
     path = Path(name)
     if path.suffix == ".toml":
         return _experiment(path, _read_toml(path))
@@ -168,13 +170,16 @@ def _experiment(path: Path, record: Mapping[str, Any]) -> Experiment:
     rows = record.get("rows")
     if not isinstance(rows, list | tuple) or not rows:
         raise InputError(f"experiment: {str(path)!r} has no row; allowed: one [[row]] or more (Python: rows = […])")
-    suites = record.get("suite", ())
+    given = record.get("suite", ())
+    suites = (given,) if isinstance(given, str) else given
+    if not isinstance(suites, list | tuple) or not all(isinstance(name, str) for name in suites):
+        raise InputError(f"experiment: {str(path)!r} has suite = {given!r}; allowed: a name, or a list of names")
     return Experiment(
         path.stem,
         str(record.get("title", path.stem)),
         str(path),
         tuple(_row(path, number, row) for number, row in enumerate(rows, 1)),
-        (suites,) if isinstance(suites, str) else tuple(suites),
+        tuple(suites),
     )
 
 
