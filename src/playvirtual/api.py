@@ -12,7 +12,7 @@ from playvirtual.config import Config, with_values
 from playvirtual.errors import InputError, writing
 from playvirtual.presets import build
 from playvirtual.training import bench as benchmark
-from playvirtual.training import checkpoint
+from playvirtual.training import checkpoint, kept_agent
 from playvirtual.training.acting import Acting
 from playvirtual.training.arithmetic import set_arithmetic
 from playvirtual.training.checkpoint import newest_sound
@@ -25,8 +25,6 @@ from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
 from playvirtual.training.run_folder import RunFolder, default_path
 from playvirtual.training.session import Run, run
-
-AGENT_FILES = ("weights.safetensors", "agent.json")
 
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
 
@@ -80,7 +78,7 @@ def export(path: RunOrPath, out: str | Path) -> Path:
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
     config = (folder.path / "config.json").read_bytes()
     source = _agent_folder(folder)
-    contents = [(name, checkpoint.read(source, name)) for name in AGENT_FILES]
+    contents = [(name, checkpoint.read(source, name)) for name in kept_agent.FILES]
     with writing("out", target):
         target.mkdir(parents=True)
         checkpoint.write_folder(target, [("config.json", config), *contents])
@@ -104,7 +102,7 @@ def evaluate(
     config = with_values(folder.config(), {k: v for k, v in given.items() if v is not None})
     source = _agent_folder(folder)
     acting = Acting(_load(folder, source, device), capture=config.capture != "off")
-    step = checkpoint.step_of(source)
+    step = kept_agent.step_of(source)
     policy = epsilon_greedy(acting, config.evaluation.epsilon, np.random.default_rng([config.seed, step]))
     with torch.no_grad():
         return play_episodes(
@@ -123,13 +121,13 @@ def _open(run: RunOrPath) -> RunFolder:
 
 def _agent_folder(folder: RunFolder) -> Path:
     """Where the weights lie: in an export itself, in the newest sound checkpoint of a run."""
-    return folder.path if folder.is_export else newest_sound(folder.path, AGENT_FILES)
+    return folder.path if folder.is_export else newest_sound(folder.path, kept_agent.FILES)
 
 
 def _load(folder: RunFolder, source: Path, device: str) -> Agent:
     config, chosen = folder.config(), resolve(device)
-    shape, actions = checkpoint.read_shapes(source)
-    weights = checkpoint.read_tensors(source, "weights.safetensors")
+    shape, actions = kept_agent.read_shapes(source)
+    weights = kept_agent.read_weights(source)
     set_arithmetic(config, chosen)
     agent = make_agent(config, shape, actions, chosen, seed=0)
     agent.load_weights(weights)

@@ -17,7 +17,7 @@ from playvirtual.study.grids import chosen_tasks, load
 from playvirtual.study.probes import probe
 from playvirtual.study.records import collect
 from playvirtual.study.report import report
-from playvirtual.training import checkpoint
+from playvirtual.training import checkpoint, kept_agent
 from tests.study.test_report import write_run
 
 MISSING = "dmc: DMControl is not installed"
@@ -45,7 +45,7 @@ def test_runs_are_reported(cheetahs: Path, tmp_path: Path) -> None:
 
 def test_the_complexity_of_a_run_is_probed(cheetahs: Path) -> None:
     actions = spaces.Box(-1.0, 1.0, (6,), np.float32)
-    files = checkpoint.agent_files(100_000, {}, (9, 100, 100), actions)
+    files = kept_agent.contents(100_000, {}, (9, 100, 100), actions)
     checkpoint.save(cheetahs / "b", 100_000, files.items())
     assert "(this run has K = 3)" in probe(cheetahs / "b", "complexity")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import playvirtual as pv
-from playvirtual.training import checkpoint
+from playvirtual.training import checkpoint, kept_agent
 from playvirtual.training.loop import Training
 
 QUICK: dict[str, Any] = {"device": "cpu", "steps": 90, "min_size": 40, "hidden": 16, "K": 2, "episodes": 40}
@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys
     damage(newest / "weights.safetensors")
     capsys.readouterr()
     out = pv.export(run, tmp_path / "agent")
-    assert checkpoint.step_of(out) == 45
+    assert kept_agent.step_of(out) == 45
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("weights.safetensors' is damaged (its checksum does not match); using the one before")
     damage(older / "weights.safetensors")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from playvirtual.training import checkpoint
+from playvirtual.training import kept_agent
 from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.factory import make_agent
 from playvirtual.training.run_folder import RunFolder
@@ -16,9 +16,9 @@ from playvirtual.training.run_folder import RunFolder
 def complexity(run: str | Path) -> dict[str, Any]:
     """Trainable parameters, and the seconds that 1000 updates took as the run itself measured them."""
     folder = RunFolder.open(run)
-    path = newest_sound(folder.path, ["agent.json"])
+    path = newest_sound(folder.path, [kept_agent.RECORD])
     return {
-        "step": checkpoint.step_of(path),
+        "step": kept_agent.step_of(path),
         "parameters": _parameters(folder, path),
         "seconds_per_1000_updates": _update_seconds(folder),
     }
@@ -27,11 +27,11 @@ def complexity(run: str | Path) -> dict[str, Any]:
 def parameters(run: str | Path) -> int:
     """The trainable parameters of a run's agent, which is built anew as its newest checkpoint describes it."""
     folder = RunFolder.open(run)
-    return _parameters(folder, newest_sound(folder.path, ["agent.json"]))
+    return _parameters(folder, newest_sound(folder.path, [kept_agent.RECORD]))
 
 
 def _parameters(folder: RunFolder, path: Path) -> int:
-    shape, actions = checkpoint.read_shapes(path)
+    shape, actions = kept_agent.read_shapes(path)
     return make_agent(folder.config(), shape, actions, torch.device("cpu"), seed=0).parameter_count()
 
 

@@ -15,7 +15,7 @@ from playvirtual import envs
 from playvirtual.config import Config
 from playvirtual.envs.stack import FrameStack
 from playvirtual.errors import InputError
-from playvirtual.training import checkpoint
+from playvirtual.training import kept_agent
 from playvirtual.training.acting import Acting
 from playvirtual.training.arithmetic import set_arithmetic
 from playvirtual.training.checkpoint import newest_sound
@@ -66,8 +66,8 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
         )
     if folder.is_export:
         raise InputError(f"run: {str(run)!r} is an export, which has no dynamics model; allowed: the run itself")
-    path = newest_sound(folder.path, ("agent.json", "state.json", "state.safetensors"))
-    shape, actions = checkpoint.read_shapes(path)
+    path = newest_sound(folder.path, (kept_agent.RECORD, "state.json", "state.safetensors"))
+    shape, actions = kept_agent.read_shapes(path)
     used = resolve(device)
     set_arithmetic(config, used)
     agent = make_agent(config, shape, actions, used, seed=0)
@@ -77,7 +77,7 @@ def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = No
     chosen = config.seed if seed is None else seed
     policy = epsilon_greedy(Acting(agent), config.evaluation.epsilon, np.random.default_rng([chosen, 2]))
     play = _play(policy, config, transitions, chosen)
-    return Measured(mean_squared_error(agent.latents, agent.dynamics, play, agent.device), checkpoint.step_of(path))
+    return Measured(mean_squared_error(agent.latents, agent.dynamics, play, agent.device), kept_agent.step_of(path))
 
 
 @torch.no_grad()

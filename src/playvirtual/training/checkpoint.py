@@ -6,33 +6,23 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor
 
 from playvirtual.cores import share
-from playvirtual.envs.action_spaces import describe, from_description
-from playvirtual.envs.protocol import ActionSpace
 from playvirtual.errors import InputError
+from playvirtual.training.durable import sync, write_synced
 from playvirtual.training.notice import say
-from playvirtual.training.pack import from_bytes, to_bytes
+from playvirtual.training.pack import from_bytes
 
 KEPT = 2
 MANIFEST = "manifest.json"
 
 Content = bytes | Callable[[], bytes]
-
-
-def agent_files(
-    step: int, weights: Mapping[str, Tensor], observation_shape: tuple[int, ...], actions: ActionSpace
-) -> dict[str, Content]:
-    """What `pv.load` needs: the weights for acting and the shapes they belong to."""
-    record = {"step": step, "observation_shape": list(observation_shape), "actions": describe(actions)}
-    return {"weights.safetensors": to_bytes(dict(weights)), "agent.json": _text(record)}
 
 
 def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
@@ -75,7 +65,7 @@ def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: P
     # Compressing, summing and syncing leave the interpreter free; a run waits for all of them.
     with ThreadPoolExecutor(share()) as threads:
         sums = dict(threads.map(put, contents))
-    write_synced(folder / MANIFEST, _text(sums))
+    write_synced(folder / MANIFEST, (json.dumps(sums, indent=2) + "\n").encode())
     sync(folder)
 
 
@@ -149,36 +139,6 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
         raise InputError(f"checkpoint: {str(path / name)!r} is no safetensors file ({error})") from None
 
 
-def read_shapes(path: Path) -> tuple[tuple[int, int, int], ActionSpace]:
-    """Observation shape and action space of the agent of a checkpoint or an export, its weights unread."""
-    record, actions = _agent_record(path)
-    c, h, w = record["observation_shape"]
-    return (c, h, w), actions
-
-
-def step_of(path: Path) -> int:
-    """The step, in the configuration's unit, at which the agent of a checkpoint or an export was kept."""
-    record, _ = _agent_record(path)
-    return int(record["step"])
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Writes a new file whose content is on the disk when this returns."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """Puts a file's content, or a folder's entries, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _manifest(path: Path) -> dict[str, str]:
     try:
         sums = json.loads((path / MANIFEST).read_text())
@@ -203,12 +163,3 @@ def _prune(run: Path) -> None:
     for path in (run / "checkpoints").glob("step-*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _text(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, indent=2) + "\n").encode()
-
-
-def _agent_record(path: Path) -> tuple[dict[str, Any], ActionSpace]:
-    record = json.loads(read(path, "agent.json"))
-    return record, from_description(record["actions"])

@@ -12,8 +12,7 @@ from typing import Any
 
 from playvirtual.config import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError
-from playvirtual.training import lock
-from playvirtual.training.checkpoint import sync, write_synced
+from playvirtual.training import durable, lock
 
 JOURNALS = ("metrics", "evaluations", "timing")
 
@@ -68,11 +67,9 @@ class RunFolder:
     def describe(self, config: Config) -> None:
         """Writes config.json, whole or not at all."""
         record = {**to_dict(config), "versions": {**versions(), **_drawn_by(config.task)}}
-        partial = self.path / "config.json.partial"
+        text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         try:
-            write_synced(partial, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
-            partial.rename(self.path / "config.json")
-            sync(self.path)
+            durable.replace(self.path / "config.json", text.encode())
         except OSError as error:
             raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
 
@@ -126,7 +123,7 @@ class RunFolder:
         found = {name: self.path / f"{name}.jsonl" for name in JOURNALS}
         for file in found.values():
             if file.exists():
-                sync(file)
+                durable.sync(file)
         return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
 
     def rewind(self, positions: Mapping[str, int], step: int) -> list[str]:
@@ -149,10 +146,9 @@ class RunFolder:
                 os.truncate(file, sum(map(len, kept)))
             return ""
         kept = [line for line in data.splitlines(keepends=True) if _reached(line, step)]
-        aside, partial = file.with_name(f"{file.name}.damaged"), file.with_name(f"{file.name}.partial")
-        write_synced(aside, data)
-        write_synced(partial, b"".join(kept))
-        partial.rename(file)
+        aside = file.with_name(f"{file.name}.damaged")
+        durable.write_synced(aside, data)
+        durable.replace(file, b"".join(kept))
         return (
             f"{file} is damaged: it is not what the checkpoint was written beside; its {len(kept)} whole lines up to "
             f"step {step} stay, all others are lost (as it was: {aside.name})"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from playvirtual import published
 from playvirtual.config import Config
 from playvirtual.errors import InputError, RunError
-from playvirtual.training import checkpoint, frames
+from playvirtual.training import checkpoint, frames, kept_agent
 from playvirtual.training.clock import Clock
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.interrupts import Interrupts
@@ -222,7 +222,7 @@ class Session:
             if not all_finite({name: value for name, value in tensors.items() if name.startswith("state.agent")}):
                 raise RunError(f"weights: not all of them are finite at step {training.counted}; {self._last_good()}")
             weights, shape = training.agent.weights(), training.observation_shape
-            agent = checkpoint.agent_files(training.counted, weights, shape, training.env.action_space)
+            agent = kept_agent.contents(training.counted, weights, shape, training.env.action_space)
             with self._writing():
                 positions = self.folder.positions()
                 record = {"tree": tree, "positions": positions, "clock": self.clock.seconds()}
