@@ -17,10 +17,9 @@ from playvirtual.training.acting import Acting
 from playvirtual.training.arithmetic import set_arithmetic
 from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.devices import resolve
-from playvirtual.training.evaluate import Watcher
+from playvirtual.training.evaluate import Watcher, epsilon_greedy
 from playvirtual.training.evaluate import evaluate as play_episodes
 from playvirtual.training.factory import Agent, make_agent
-from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.mirrors import parse
 from playvirtual.training.progress import display
 from playvirtual.training.run_folder import RunFolder, default_path

@@ -20,9 +20,8 @@ from playvirtual.training.acting import Acting
 from playvirtual.training.arithmetic import set_arithmetic
 from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.devices import resolve
-from playvirtual.training.evaluate import Policy
+from playvirtual.training.evaluate import Policy, epsilon_greedy
 from playvirtual.training.factory import make_agent
-from playvirtual.training.loop import epsilon_greedy
 from playvirtual.training.pretrained import agent_state
 from playvirtual.training.run_folder import RunFolder
 

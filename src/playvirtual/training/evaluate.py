@@ -11,6 +11,8 @@ import numpy.typing as npt
 from playvirtual.config import Config, EnvironmentConfig
 from playvirtual.envs import Environment, make
 from playvirtual.envs.stack import FrameStack
+from playvirtual.method import DiscreteActions
+from playvirtual.training.acting import Acting
 
 Policy = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.generic]]  # (N, C, H, W) -> (N,) or (N, A)
 
@@ -26,6 +28,20 @@ class Moment(NamedTuple):
 
 
 Watcher = Callable[[Moment], None]
+
+
+def epsilon_greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
+    """The agent as `act` has it; with chance ε a discrete action is replaced by a random one."""
+    space = act.agent.actions
+
+    def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+        actions = act(observations)
+        if epsilon > 0 and isinstance(space, DiscreteActions):
+            replaced = random.random(len(actions)) < epsilon
+            actions = np.where(replaced, random.integers(space.n, size=len(actions)), actions)
+        return actions
+
+    return policy
 
 
 def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:

@@ -17,12 +17,11 @@ from playvirtual import envs
 from playvirtual.config import Config, RainbowConfig
 from playvirtual.envs.protocol import Preparing, Step
 from playvirtual.envs.stack import FrameStack
-from playvirtual.method import DiscreteActions
 from playvirtual.replay import Replay
 from playvirtual.training.acting import Acting, Answer
 from playvirtual.training.arithmetic import set_arithmetic
 from playvirtual.training.devices import resolve
-from playvirtual.training.evaluate import Policy, Watcher, evaluate
+from playvirtual.training.evaluate import Policy, Watcher, epsilon_greedy, evaluate
 from playvirtual.training.factory import make_agent
 from playvirtual.training.learner import Learner
 from playvirtual.training.pretrained import check_source, take_encoder
@@ -295,17 +294,3 @@ def device_of(state: Mapping[str, Any]) -> str:
     # Checkpoints of before there was this entry: a GPU's generator has 16 bytes of state, the CPU's thousands.
     kind: str = state.get("device") or ("cuda" if len(state["generator"]) == 16 else "cpu")
     return kind
-
-
-def epsilon_greedy(act: Acting, epsilon: float, random: np.random.Generator) -> Policy:
-    """The agent as `act` has it; with chance ε a discrete action is replaced by a random one."""
-    space = act.agent.actions
-
-    def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
-        actions = act(observations)
-        if epsilon > 0 and isinstance(space, DiscreteActions):
-            replaced = random.random(len(actions)) < epsilon
-            actions = np.where(replaced, random.integers(space.n, size=len(actions)), actions)
-        return actions
-
-    return policy
