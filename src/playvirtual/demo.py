@@ -11,6 +11,7 @@ import numpy as np
 import playvirtual as pv
 from playvirtual.presets import build
 from playvirtual.study.curves import learning_curve
+from playvirtual.training import journals
 from playvirtual.training.evaluate import Policy, evaluate
 from playvirtual.training.loop import Training
 from playvirtual.training.run_folder import RunFolder
@@ -31,7 +32,7 @@ def main() -> int:
     """Trains once into demo/, then prints scores and writes the pictures; a second call shows them again."""
     run_path = FOLDER / "run"
     config = build(TASK, seed=SEED, device="cpu")
-    finished = [e["step"] for e in RunFolder(run_path).lines("evaluations")]
+    finished = [e["step"] for e in journals.lines(run_path, "evaluations")]
     if config.steps in finished:
         print(f"{run_path} is trained already; remove {FOLDER}/ to train again")
     else:
@@ -51,7 +52,7 @@ def main() -> int:
     for seed in range(1, 8):  # seven more games, so that the animation shows more than one drop
         pv.evaluate(run_path, episodes=1, seed=seed, device="cpu", watcher=recorder)
     recorder.save_gif(FOLDER / "play.gif")
-    last = folder.lines("evaluations")[-1]
+    last = journals.lines(run_path, "evaluations")[-1]
     print(f"\nscore in {TASK} (+1 caught, −1 missed):")
     print(f"  random play            {chance:+.2f}")
     print(f"  before learning        {before:+.2f}")

@@ -157,6 +157,18 @@ def test_a_grid_of_ones_own_has_the_flags_of_its_own_tasks(tmp_path: Path) -> No
     assert "1 run, 0 finished; 1 to do" in planned.stdout
 
 
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_run_whose_configuration_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
+    folder = Path("runs", "toy-catch", "rl", "seed-1")
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "config.json").write_text(text)
+    (tmp_path / folder / "evaluations.jsonl").write_text('{"step": 240, "mean": 0.5}\n')
+    planned = playvirtual(*SWEEP, "--seeds", "1", "--dry-run", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert f"unreadable: run: '{folder}' cannot be read: " in planned.stdout
+    assert "; remove it to run it anew" in planned.stdout
+
+
 @pytest.mark.slow
 def test_a_corrupt_run_folder_is_named_and_the_rest_is_reported(study: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"

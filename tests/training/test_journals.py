@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import playvirtual as pv
-from playvirtual.training import checkpoint
-from playvirtual.training.run_folder import RunFolder
+from playvirtual.training import checkpoint, journals
 from tests.training.test_resume import interrupted
 
 CATCH: dict[str, Any] = {
@@ -125,9 +124,14 @@ def test_lines_beyond_the_checkpoint_go_even_where_its_positions_no_longer_fit(t
     lines = [json.dumps({"step": 10 * i, "loss": 0.25}) + "\n" for i in range(1, 10)]
     position = sum(map(len, lines[:6]))
     (tmp_path / "metrics.jsonl").write_text("".join(lines[2:]))
-    folder = RunFolder(tmp_path)
-    (said,) = folder.rewind({"metrics": position}, 60)
+    (said,) = journals.rewind(tmp_path, {"metrics": position}, 60)
     assert "its 4 whole lines up to step 60 stay" in said
     assert steps(tmp_path, "metrics") == [30, 40, 50, 60]
-    assert folder.rewind(folder.positions(), 60) == []
+    assert journals.rewind(tmp_path, journals.positions(tmp_path), 60) == []
     assert steps(tmp_path, "metrics") == [30, 40, 50, 60]
+
+
+def test_the_last_whole_line_of_a_journal_that_grows(tmp_path: Path) -> None:
+    assert journals.last(tmp_path, "metrics") == {}
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' * 2000 + b'{"step": 2}\n' + GARBAGE + b'{"step": 3')
+    assert journals.last(tmp_path, "metrics") == {"step": 2}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from playvirtual.training import kept_agent
+from playvirtual.training import journals, kept_agent
 from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.factory import make_agent
 from playvirtual.training.run_folder import RunFolder
@@ -37,7 +37,7 @@ def _parameters(folder: RunFolder, path: Path) -> int:
 
 def _update_seconds(folder: RunFolder) -> float | None:
     """Host time spent in updates at the last line of metrics; None before the first update."""
-    updates = {int(line["step"]): int(line["updates"]) for line in folder.lines("metrics")}
-    spent = {int(line["step"]): float(line.get("update", 0.0)) for line in folder.lines("timing")}
+    updates = {int(line["step"]): int(line["updates"]) for line in journals.lines(folder.path, "metrics")}
+    spent = {int(line["step"]): float(line.get("update", 0.0)) for line in journals.lines(folder.path, "timing")}
     both = sorted(step for step in updates.keys() & spent.keys() if updates[step])
     return 1000 * spent[both[-1]] / updates[both[-1]] if both else None

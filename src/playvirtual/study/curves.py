@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from playvirtual.training import journals
 from playvirtual.training.run_folder import RunFolder
 
 
@@ -26,7 +27,7 @@ def standard_error_band(returns: Sequence[float]) -> tuple[float, float]:
 def learning_curve(folder: RunFolder, out: Path, *, random_score: float | None = None) -> None:
     """Draws a run's evaluations (mean ± one standard error) and training returns against steps."""
     config = folder.config()
-    evaluations, metrics = folder.lines("evaluations"), folder.lines("metrics")
+    evaluations, metrics = journals.lines(folder.path, "evaluations"), journals.lines(folder.path, "metrics")
     figure, axes = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
     training = [(m["step"], m["return"]) for m in metrics if m["return"] is not None]
     if training:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -14,6 +13,8 @@ from playvirtual.errors import InputError
 from playvirtual.study.counted import plural
 from playvirtual.study.probe_results import probed_dynamics_mse
 from playvirtual.study.settings import changes
+from playvirtual.training import journals
+from playvirtual.training.run_folder import RunFolder
 
 VIDEO_KINDS = (".mp4", ".gif", ".webm")
 SHOWN = 5  # damaged lines that are named
@@ -86,15 +87,15 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
 
 def read(path: Path) -> Record:
     """One run folder; whatever is wrong with it raises."""
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config = RunFolder(path).record()
     steps = int(config["steps"])
     damage: list[str] = []
-    lines = _lines(path / "evaluations.jsonl", ("step", "mean"), damage)
-    evaluations = [(int(e["step"]), float(e["mean"])) for e in lines]
+    lines = _lines(path, "evaluations", damage, ("mean",))
+    evaluations = [(e["step"], float(e["mean"])) for e in lines]
     if not all(math.isfinite(mean) for _, mean in evaluations):
         raise ValueError("evaluations.jsonl: a score is not finite")
-    timing = _lines(path / "timing.jsonl", (), damage)
-    metrics = _lines(path / "metrics.jsonl", ("step",), damage) if len(evaluations) < 3 else []
+    timing = _lines(path, "timing", damage)
+    metrics = _lines(path, "metrics", damage) if len(evaluations) < 3 else []
     return Record(
         path=path,
         task=str(config["task"]),
@@ -106,7 +107,7 @@ def read(path: Path) -> Record:
         step_unit=str(config.get("step_unit", "agent")),
         changed=changes(config),
         evaluations=evaluations,
-        training=_thinned([(int(m["step"]), float(m["return"])) for m in metrics if m.get("return") is not None]),
+        training=_thinned([(m["step"], float(m["return"])) for m in metrics if m.get("return") is not None]),
         finished=bool(evaluations) and evaluations[-1][0] >= steps,
         timing={k: float(v) for k, v in timing[-1].items() if isinstance(v, int | float)} if timing else {},
         versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
@@ -124,24 +125,12 @@ def _run_folders(root: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _lines(path: Path, numbers: Collection[str], damage: list[str]) -> list[dict[str, Any]]:
-    """The records of a journal that have these numbers; `damage` is told of the lines that are none.
-
-    A last line without an end is not damaged: a run is writing it, or was stopped while it did.
-    """
-    records, bad = [], []
-    for at, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
-        try:
-            record = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
-            record = {}
-        if isinstance(record, dict) and record and all(isinstance(record.get(n), int | float) for n in numbers):
-            records.append(record)
-        elif line.endswith(b"\n"):
-            bad.append(at)
+def _lines(run: Path, name: str, damage: list[str], numbers: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The records of a journal that have these numbers; `damage` is told of the lines that are none."""
+    records, bad = journals.read(run, name, numbers)
     if bad:
         shown = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
-        damage.append(f"{path.name}: not a record and left out: {plural(len(bad), 'line')} {shown}")
+        damage.append(f"{name}.jsonl: not a record and left out: {plural(len(bad), 'line')} {shown}")
     return records
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from playvirtual.errors import InputError
 from playvirtual.study.engines import Engine
 from playvirtual.study.grids import Job
 from playvirtual.study.settings import other_results
+from playvirtual.training import journals
 from playvirtual.training.run_folder import RunFolder
 
 POLL = 0.5  # seconds between two looks at what runs
@@ -62,14 +62,11 @@ class Stopped(Exception):
 
 def state(job: Job) -> State:
     """How far the run in the job's folder is; raises if that folder holds a run of another configuration."""
-    config_file = job.path / "config.json"
-    if not config_file.exists():
+    if not (job.path / "config.json").exists():
         return "new"
     try:
-        record = json.loads(config_file.read_text())
-        evaluations = RunFolder(job.path).lines("evaluations")
-        steps = [int(line["step"]) for line in evaluations]
-        finished = bool(steps) and steps[-1] >= job.config.steps
+        record, evaluations = RunFolder(job.path).record(), journals.lines(job.path, "evaluations")
+        finished = bool(evaluations) and evaluations[-1]["step"] >= job.config.steps
         changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None

@@ -15,8 +15,8 @@ from rich.text import Text
 from playvirtual.study.counted import counted, plural
 from playvirtual.study.duration import duration
 from playvirtual.study.grids import Job
-from playvirtual.study.last_line import last_line
 from playvirtual.study.sweep import Display, Result
+from playvirtual.training import journals
 
 PLAIN_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
@@ -131,4 +131,4 @@ def outcome(result: Result, command: str) -> str:
 
 def _share(job: Job) -> float:
     """How much of the run its metrics show, 0 to 1."""
-    return min(1.0, float(last_line(job.path / "metrics.jsonl").get("step", 0)) / job.config.steps)
+    return min(1.0, float(journals.last(job.path, "metrics").get("step", 0)) / job.config.steps)

@@ -11,8 +11,8 @@ from rich.text import Text
 from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.grids import Job
-from playvirtual.study.last_line import last_line
 from playvirtual.study.sweep import sort_out
+from playvirtual.training import journals
 
 
 def plan(jobs: Sequence[Job], workers: int | None) -> str:
@@ -60,7 +60,7 @@ def seconds_per_step(finished: Sequence[Job]) -> dict[str, float]:
     """Task → mean seconds per step of its finished runs, where they recorded their time."""
     rates: dict[str, list[float]] = {}
     for job in finished:
-        line = last_line(job.path / "timing.jsonl")
+        line = journals.last(job.path, "timing")
         if line.get("seconds") and line.get("step"):
             rates.setdefault(job.config.task, []).append(float(line["seconds"]) / float(line["step"]))
     return {task: sum(values) / len(values) for task, values in rates.items()}

@@ -1,11 +1,9 @@
-"""The run folder: what a run is told, measures and scores, as files that outlive it."""
+"""The run folder: where a run lies, described by its config.json."""
 
 from __future__ import annotations
 
 import json
-import os
 import platform
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from typing import Any
 from playvirtual.config import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError
 from playvirtual.training import durable, lock
-
-JOURNALS = ("metrics", "evaluations", "timing")
 
 
 def default_path(config: Config) -> Path:
@@ -105,86 +101,19 @@ class RunFolder:
 
     def config(self) -> Config:
         """The configuration the run was made with."""
-        path = self.path / "config.json"
         try:
-            return from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return from_dict(self.record())
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"run: {str(path)!r} cannot be read: {error}") from None
+            raise InputError(f"run: {str(self.path / 'config.json')!r} cannot be read: {error}") from None
 
-    def append(self, name: str, line: Mapping[str, Any]) -> None:
-        """Adds one JSON line to metrics.jsonl, evaluations.jsonl or timing.jsonl."""
-        with (self.path / f"{name}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def positions(self) -> dict[str, int]:
-        """How many bytes of each journal there are, all of them on the disk."""
-        found = {name: self.path / f"{name}.jsonl" for name in JOURNALS}
-        for file in found.values():
-            if file.exists():
-                durable.sync(file)
-        return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
-
-    def rewind(self, positions: Mapping[str, int], step: int) -> list[str]:
-        """Takes the journals back to the positions of a checkpoint, but keeps the whole evaluation of its `step`.
-
-        An evaluation follows from its checkpoint alone: if its line is there, it need not be played again. A journal
-        that is not what the checkpoint was made beside keeps its whole lines; the answer says so, in a line each.
-        """
-        return [said for name in JOURNALS if (said := self._rewind(name, positions.get(name, 0), step))]
-
-    def _rewind(self, name: str, size: int, step: int) -> str:
-        """Takes one journal back; says what is wrong with it, if anything is."""
-        file = self.path / f"{name}.jsonl"
-        data = file.read_bytes() if file.exists() else b""
-        kept = data[:size].splitlines(keepends=True)
-        if name == "evaluations":
-            kept += [line for line in data[size:].splitlines(keepends=True)[:1] if _step(line) == step]
-        if len(data) >= size and all(_reached(line, step) for line in kept):
-            if file.exists():
-                os.truncate(file, sum(map(len, kept)))
-            return ""
-        kept = [line for line in data.splitlines(keepends=True) if _reached(line, step)]
-        aside = file.with_name(f"{file.name}.damaged")
-        durable.write_synced(aside, data)
-        durable.replace(file, b"".join(kept))
-        return (
-            f"{file} is damaged: it is not what the checkpoint was written beside; its {len(kept)} whole lines up to "
-            f"step {step} stay, all others are lost (as it was: {aside.name})"
-        )
-
-    def returns(self, step: int) -> list[float] | None:
-        """The returns of the evaluation at that step, if it is there."""
-        found = [line.get("returns") for line in self.lines("evaluations") if line["step"] == step]
-        return [float(r) for r in found[0]] if found and isinstance(found[0], list) else None
-
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        """All whole lines of one of those files, none if there is no such file yet; damaged ones are left out."""
-        file = self.path / f"{name}.jsonl"
-        data = file.read_bytes() if file.exists() else b""
-        return [record for line in data.splitlines(keepends=True) if (record := _record(line)) is not None]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    """What a journal's line says; None unless it is whole and names its step."""
-    try:
-        record = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def _step(line: bytes) -> int | None:
-    """The step that a line is of; None if it is damaged."""
-    record = _record(line)
-    return None if record is None else int(record["step"])
-
-
-def _reached(line: bytes, step: int) -> bool:
-    """Whether a line is whole and of no later step."""
-    of = _step(line)
-    return of is not None and of <= step
+    def record(self) -> dict[str, Any]:
+        """What config.json says, be it of another version; an OSError or a ValueError if it cannot be read."""
+        record = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("config.json is not a record")
+        return record
 
 
 def _drawn_by(task: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from playvirtual import published
 from playvirtual.config import Config
 from playvirtual.errors import InputError, RunError
-from playvirtual.training import checkpoint, frames, kept_agent
+from playvirtual.training import checkpoint, frames, journals, kept_agent
 from playvirtual.training.clock import Clock
 from playvirtual.training.evaluate import Policy
 from playvirtual.training.interrupts import Interrupts
@@ -71,7 +71,7 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
             raise InputError(f"run: {str(path)!r} is an export, which cannot go on; allowed: the run it was made of")
         with locked(path):
             folder.adopt(config)
-            returns = folder.returns(_last_step(config))
+            returns = journals.returns(path, _last_step(config))
             if returns is not None:
                 say(f"{path} is finished already")
                 return Run(path, config, returns)
@@ -134,7 +134,7 @@ class Session:
             self._go_on(found[at], around, damaged=found[at + 1 :])
             return
         with self._writing():
-            self.folder.rewind({}, -1)
+            journals.rewind(self.folder.path, {}, -1)
         say(f"{self.folder.path}: no checkpoint yet, starting at step 0")
 
     def _go_on(self, path: Path, around: Around, damaged: Sequence[Path]) -> None:
@@ -144,7 +144,7 @@ class Session:
         with self._writing():
             for each in damaged:
                 checkpoint.put_aside(each)
-            for line in self.folder.rewind(around.positions, step):
+            for line in journals.rewind(self.folder.path, around.positions, step):
                 say(line)
         say(f"{self.folder.path}: going on at step {step}")
 
@@ -172,7 +172,7 @@ class Session:
         training = self.training
         if training.step == 0 or not (training.done or training.evaluation_due()):
             return []
-        returns = self.folder.returns(training.counted)
+        returns = journals.returns(self.folder.path, training.counted)
         if returns is None:
             return self._evaluate()
         training.last_score = float(np.mean(returns))
@@ -183,8 +183,8 @@ class Session:
         self._refuse_nonfinite()
         line, timing = self.training.metrics(), self.clock.line(self.training.counted)
         with self._writing():
-            self.folder.append("metrics", line)
-            self.folder.append("timing", timing)
+            journals.append(self.folder.path, "metrics", line)
+            journals.append(self.folder.path, "timing", timing)
         self.mirrors.write("train", line)
         self.mirrors.write("time", timing)
 
@@ -206,8 +206,8 @@ class Session:
         line |= _normalised(config, training.last_score) | {"returns": returns}
         timing = self.clock.line(training.counted)
         with self._writing():
-            self.folder.append("evaluations", line)
-            self.folder.append("timing", timing)
+            journals.append(self.folder.path, "evaluations", line)
+            journals.append(self.folder.path, "timing", timing)
             if recorder is not None:
                 recorder.save(self.folder.path / "videos" / f"step-{training.counted:09d}")
         self.mirrors.write("evaluation", line)
@@ -224,7 +224,7 @@ class Session:
             weights, shape = training.agent.weights(), training.observation_shape
             agent = kept_agent.contents(training.counted, weights, shape, training.env.action_space)
             with self._writing():
-                positions = self.folder.positions()
+                positions = journals.positions(run)
                 record = {"tree": tree, "positions": positions, "clock": self.clock.seconds()}
                 state = {"state.json": json.dumps(record).encode(), "state.safetensors": to_bytes(tensors)}
                 contents = [*agent.items(), *state.items(), *frames.files(training.replay)]
