@@ -14,7 +14,7 @@ from playvirtual.presets import build
 from playvirtual.study.experiments import experiment, suite
 from playvirtual.study.grids import jobs
 from playvirtual.study.report import report
-from tests.study.test_report import write_run
+from tests.study.untrained import write_run
 
 
 class Noise(gymnasium.Env[Any, Any]):

@@ -22,8 +22,8 @@ from playvirtual.study.sweep_display import display
 from playvirtual.training import checkpoint
 from playvirtual.training.pretrained import agent_state
 from playvirtual.training.run_folder import RunFolder
-from tests.study.test_report import write_run
 from tests.study.toys import CATCH, TOYS
+from tests.study.untrained import write_run
 
 STATE_OF_ENCODER = {"toy/catch": ("online", "target_encoder"), "toy/reach": ("critic", "target_critic")}
 

@@ -14,7 +14,7 @@ from playvirtual.study import plots, score_tables
 from playvirtual.study.labels import labels
 from playvirtual.study.records import collect
 from playvirtual.study.sections import Section, sections
-from tests.study.test_report import write_run
+from tests.study.untrained import write_run
 
 LONG = "playvirtual, updates_per_step = 0.25, learning_rate = 0.0005"
 

@@ -15,7 +15,7 @@ from playvirtual.study.probes import beside_paper, probe
 from playvirtual.study.records import read
 from playvirtual.study.report import report
 from playvirtual.training import checkpoint
-from tests.study.test_report import write_run
+from tests.study.untrained import write_run
 from tests.training.damage import replace
 
 FROZEN = ("frozen-encoder", "frozen-encoder-reference")

@@ -9,24 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from playvirtual.config import to_dict
-from playvirtual.presets import build
 from playvirtual.study.records import collect
 from playvirtual.study.report import report
 from playvirtual.study.sections import sections
 from playvirtual.study.tables import Table
 from tests.study.chromium import needs_chromium, open_page
+from tests.study.untrained import write_run
 
 HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
-
-
-def write_run(path: Path, task: str, method: str, seed: int, score: float, **options: object) -> None:
-    config = to_dict(build(task, method=method, seed=seed, **options))
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps({**config, "versions": {"torch": "2.13.0"}}))
-    line = {"step": config["steps"], "mean": score, "returns": [score]}
-    (path / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
-    (path / "timing.jsonl").write_text(json.dumps({"step": config["steps"], "seconds": 60.0, "update": 30.0}) + "\n")
 
 
 def synthetic_runs(root: Path, count: int) -> None:

@@ -15,8 +15,8 @@ from playvirtual.presets import build
 from playvirtual.study.grids import Job
 from playvirtual.study.settings import changes
 from playvirtual.study.sweep import Changed, state
-from tests.study.test_report import write_run
 from tests.study.toys import CATCH
+from tests.study.untrained import write_run
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from playvirtual.study.probes import probe
 from playvirtual.study.records import collect
 from playvirtual.study.report import report
 from playvirtual.training import checkpoint, kept_agent
-from tests.study.test_report import write_run
+from tests.study.untrained import write_run
 
 MISSING = "dmc: DMControl is not installed"
 

@@ -9,18 +9,7 @@ import torch
 import playvirtual as pv
 from playvirtual.training.acting import Acting
 from playvirtual.training.loop import Training
-
-SMALL: dict[str, Any] = {"device": "cpu", "steps": 200, "min_size": 40, "hidden": 16, "K": 2, "episodes": 2}
-CONTINUOUS = {
-    **SMALL,
-    "channels": "8",
-    "filters": "3",
-    "strides": "2",
-    "M": 2,
-    "batch_size": 8,
-    "auxiliary_batch_size": 4,
-}
-TASKS = [("toy/catch", SMALL), ("toy/reach", CONTINUOUS)]
+from tests.training.small import CONTINUOUS, TASKS
 
 
 def played(task: str, options: dict[str, Any], steps: int) -> Training:

@@ -19,8 +19,8 @@ from playvirtual.training.capture import WARM_UPS, CapturedPhases
 from playvirtual.training.loop import Training, device_of
 from playvirtual.training.pack import pack, unpack
 from tests.replay.storing import store
-from tests.training.test_acting import TASKS
-from tests.training.test_resume import interrupted
+from tests.training.small import TASKS
+from tests.training.stopping import interrupted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 

@@ -11,7 +11,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.training import checkpoint, journals
-from tests.training.test_resume import interrupted
+from tests.training.stopping import interrupted
 
 CATCH: dict[str, Any] = {
     "device": "cpu",

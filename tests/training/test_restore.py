@@ -13,7 +13,7 @@ from torch import Tensor
 import playvirtual as pv
 from playvirtual.training import checkpoint
 from tests.training.damage import edit, replace, without
-from tests.training.test_resume import interrupted
+from tests.training.stopping import interrupted
 
 CATCH: dict[str, Any] = {
     "device": "cpu",

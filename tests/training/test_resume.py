@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from playvirtual.envs import gl
 from playvirtual.training import checkpoint
 from playvirtual.training.pack import from_bytes, pack, to_bytes, unpack
 from playvirtual.training.progress import Lines
+from tests.training.stopping import StopAt, interrupted
 
 SMALL: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 30, "checkpoint_every": 0}
 CATCH = {**SMALL, "steps": 160, "min_size": 60, "K": 2, "episodes": 4, "every": 75, "capacity": 90}
@@ -59,34 +59,6 @@ RUNS = [
     ("toy/reach", CONTINUOUS, 83),
     ("dmc/cartpole-swingup", DMC, 47),
 ]
-
-
-class StopAt:
-    """A display that sends this process the signal a person would, once so many steps are done."""
-
-    def __init__(self, step: int) -> None:
-        self.at = step
-
-    def begin(self, done: int) -> None:
-        pass
-
-    def step(self, done: int, note: str) -> None:
-        if done >= self.at:
-            signal.raise_signal(signal.SIGINT)
-            self.at = 10**9
-
-    def close(self) -> None:
-        pass
-
-
-def interrupted(task: str, options: dict[str, Any], path: Path, step: int) -> None:
-    """Trains until a SIGINT after `step` steps, which leaves a checkpoint one step later."""
-    from playvirtual.training.session import run
-
-    config = pv.build(task, **{k: v for k, v in options.items() if k != "quiet"})
-    with pytest.raises(pv.Interrupted, match=f"to go on: playvirtual train --resume {path}") as caught:
-        run(config, path, StopAt(step))
-    assert caught.value.exit_code == 130
 
 
 def same(a: Path, b: Path) -> None:

@@ -1,0 +1,15 @@
+"""One small training for each of the two agents."""
+
+from typing import Any
+
+SMALL: dict[str, Any] = {"device": "cpu", "steps": 200, "min_size": 40, "hidden": 16, "K": 2, "episodes": 2}
+CONTINUOUS = {
+    **SMALL,
+    "channels": "8",
+    "filters": "3",
+    "strides": "2",
+    "M": 2,
+    "batch_size": 8,
+    "auxiliary_batch_size": 4,
+}
+TASKS = [("toy/catch", SMALL), ("toy/reach", CONTINUOUS)]
