@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from playvirtual.agents.networks import DuelingHead, NoisyLinear
 from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.rainbow_networks import DuelingHead, NoisyLinear
 from playvirtual.config import METHODS, PRESETS, Config, copies, from_dict, leaves, to_dict
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from playvirtual.agents.convolution import block_side
 from playvirtual.agents.cycles import cycle_loss, virtual_trajectories
 from playvirtual.agents.descent import Descent, load_adam
-from playvirtual.agents.losses import categorical_loss, project_distribution
-from playvirtual.agents.networks import DuelingHead, Encoder
 from playvirtual.agents.observations import as_images
+from playvirtual.agents.rainbow_losses import categorical_loss, project_distribution
+from playvirtual.agents.rainbow_networks import DuelingHead, Encoder
 from playvirtual.agents.schedule import Schedule
 from playvirtual.agents.targets import follow, target_of
 from playvirtual.config import ObjectiveConfig, RainbowConfig, copies

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playvirtual.agents.losses import categorical_loss, project_distribution
+from playvirtual.agents.rainbow_losses import categorical_loss, project_distribution
 
 
 def test_projection_by_hand() -> None:

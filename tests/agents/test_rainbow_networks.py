@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from playvirtual.agents.networks import DuelingHead, Encoder, NoisyLinear, scale_gradient
 from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.rainbow_networks import DuelingHead, Encoder, NoisyLinear, scale_gradient
 from playvirtual.agents.targets import follow, target_of
 from playvirtual.errors import InputError
 from playvirtual.presets import build
