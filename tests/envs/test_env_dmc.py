@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from playvirtual.envs import gl, make
 from playvirtual.envs.dmc import Control, task_names
 from playvirtual.errors import InputError
+from playvirtual.presets import build
 
 pytest.importorskip("dm_control")
 try:
@@ -105,6 +107,15 @@ def test_an_episode_is_1000_frames_and_ends_by_time_alone():
     assert [outcome.over for outcome in outcomes] == [False] * 999 + [True]
     assert not any(outcome.terminal for outcome in outcomes)
     task.close()
+
+
+@drawn
+def test_no_episode_is_endless_under_its_tasks_defaults():
+    from dm_control import suite
+
+    for name in task_names():
+        own = suite.load(*name.split("-"))._step_limit
+        assert min(own, build(f"dmc/{name}").environment.max_episode_frames or math.inf) == 1000, name
 
 
 @drawn
