@@ -76,6 +76,31 @@ def test_ablations_are_set_beside_the_papers_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "tables" / "ablation-warmup.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [
+        ({"precision": "tf32", "episodes": 5, "every": 10_000}, ""),
+        ({"precision": "tf32", "discount": 0.9, "epsilon": 0.1}, "discount = 0.9, epsilon = 0.1"),
+    ],
+)
+def test_what_all_runs_share_hides_no_number_of_the_paper(tmp_path: Path, shared: dict[str, object], said: str) -> None:
+    for n, (method, own) in enumerate([("spr", {}), ("playvirtual", {}), ("playvirtual", {"K": 3}), ("rl", {})]):
+        run = tmp_path / "runs" / str(n)
+        write_run(run, "dmc/cheetah-run", method, 1, 400.0, **shared, **own)
+        (run / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": 0.07}}))
+    write_run(tmp_path / "runs" / "f", "dmc/cheetah-run", "rl", 1, 450.0, encoder_from="runs/spr/seed-1", **shared)
+    report([tmp_path], tmp_path / "out")
+    tables = {path.stem: path.read_text() for path in (tmp_path / "out" / "tables").glob("*.md")}
+    assert "| 723.0 |" in tables["ablation-ablation-k"]
+    assert "| 0.0731 |" in tables["dynamics-mse"]
+    assert "| 478.0 ± 30.0 |" in tables["frozen-encoder"]
+    assert "PlayVirtual, paper" in tables["dmc-scores"]
+    sentence = f"Unlike the paper's, all runs of DMControl-100k here have {said}."
+    for name in ("ablation-ablation-k", "dynamics-mse", "frozen-encoder", "dmc-scores", "dmc-aggregates"):
+        assert (sentence in tables[name]) == bool(said), name
+        assert ("Unlike" in tables[name]) == bool(said), name
+
+
 def two_presets(root: Path) -> None:
     """Of the paper's preset SPR and PlayVirtual, of the reference's PlayVirtual-ND and PlayVirtual, two seeds each."""
     for seed in (1, 2):

@@ -11,7 +11,7 @@ from playvirtual.study import statistics as st
 from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
-from playvirtual.study.sections import SUITE_OF, Comparison, Section, Setting, paper_scores, paper_stds
+from playvirtual.study.sections import Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.statistics import Estimate
 from playvirtual.study.tables import Table
 
@@ -41,6 +41,7 @@ def score_table(section: Section) -> Table:
         rows.append((name or task, *cells, *map(_seeds, own)))
     columns = ("task", *quiet, *(setting.name for setting in section.runs))
     note = "Mean ± standard deviation over seeds (number of seeds). Bold: the highest mean of the runs here."
+    note += section.unlike_paper
     caption = f"{section.title}: scores"
     return Table(f"{section.key}-scores", caption, columns, rows, strong, set(range(1, 1 + len(quiet))), note)
 
@@ -88,13 +89,12 @@ def _scope(section: Section) -> str:
     """What the aggregates stand on, in sentences."""
     settings, tasks = section.compared
     text = f"Scale: {section.scale}. In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
-    suite = SUITE_OF.get((section.family, section.steps))
-    if suite and len(tasks) < len(suite_tasks(suite)):
-        text += f" These are {len(tasks)} of the suite's {len(suite_tasks(suite))} tasks: not the paper's aggregate."
+    if section.suite and len(tasks) < len(whole := suite_tasks(section.suite)):
+        text += f" These are {len(tasks)} of the suite's {len(whole)} tasks: not the paper's aggregate."
     left = [setting.name for setting in section.runs if setting not in settings]
     if left:
         text += f" Left out, because they lack some of these tasks: {'; '.join(left)}."
-    return text
+    return text + section.unlike_paper
 
 
 def pairs(section: Section) -> list[Comparison]:
