@@ -177,13 +177,14 @@ def test_time_is_divided_by_that_of_spr_under_the_same_preset(tmp_path: Path) ->
     (tmp_path / "s" / "timing.jsonl").write_text('{"step": 100000, "seconds": 30.0}\n')
     report([tmp_path], tmp_path / "out")
     rows = (tmp_path / "out" / "tables" / "dmc-time.csv").read_text().splitlines()
-    ratios = {row.split(",")[0]: row.split(",")[-2] for row in rows[1:]}
+    ratios = {row.split(",")[0]: tuple(row.split(",")[-3:-1]) for row in rows}
     assert ratios == {
-        "spr": "1.00",
-        "spr (reference)": "1.00",
-        "playvirtual": "1.00",
-        "playvirtual (reference)": "2.00",
-        "playvirtual-nd (reference)": "2.00",
+        "setting": ("time / spr", "paper"),
+        "spr": ("1.00", "—"),
+        "spr (reference)": ("1.00", "—"),
+        "playvirtual": ("1.00", "1.12"),
+        "playvirtual (reference)": ("2.00", "1.12"),
+        "playvirtual-nd (reference)": ("2.00", "—"),
     }
 
 

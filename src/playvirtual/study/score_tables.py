@@ -136,6 +136,7 @@ def verdict(comparison: Comparison) -> str:
 def time_table(section: Section) -> Table | None:
     """Wall-clock time of a run and where it went."""
     rows = []
+    paper = _paper_ratios(section.family)
     bases = {s.preset: _seconds(section, s) for s in section.runs if _is(s, "spr")}
     for setting, tasks in section.runs.items():
         timed = [run for seeds in tasks.values() for run in seeds.values() if run.timing.get("seconds")]
@@ -149,13 +150,22 @@ def time_table(section: Section) -> Table | None:
         ratio = f"{mine / base:.2f}" if mine and base else "—"
         rate = sum(run.reached for run in timed) / sum(spent)
         one, in_all = duration(float(np.mean(spent))), duration(sum(spent))
-        rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, ratio, in_all))
-    columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", "time / spr", "in all")
+        ratios = (ratio, "—" if setting.changed else paper.get(setting.method, "—")) if paper else (ratio,)
+        rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, *ratios, in_all))
+    last = ("time / spr", "paper", "in all") if paper else ("time / spr", "in all")
+    columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", *last)
     note = (
         "Runs that shared a machine slowed each other down. The ratio is to SPR under the same preset and stands where "
         "both have every task."
     )
-    return Table(f"{section.key}-time", f"{section.title}: time", columns, rows, note=note) if rows else None
+    caption, quiet = f"{section.title}: time", {columns.index("paper")} if paper else set()
+    return Table(f"{section.key}-time", caption, columns, rows, quiet=quiet, note=note) if rows else None
+
+
+def _paper_ratios(family: str) -> dict[str, str]:
+    """Method → the paper's training time over that of SPR, {} where the paper has none."""
+    longer = [a for a in published.analyses() if (a.analysis, a.task) == ("training_time_overhead_pct", family)]
+    return {a.method: f"{1 + a.value / 100:.2f}" for a in longer}
 
 
 def _is(setting: Setting, method: str) -> bool:
