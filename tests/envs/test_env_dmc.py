@@ -154,6 +154,16 @@ def test_the_back_end_names_itself():
     assert maker
 
 
+@drawn
+def test_a_back_end_may_be_written_in_capitals():
+    code = "from playvirtual.envs.dmc import Control\nControl('cartpole-swingup', 8, grayscale=True).close()"
+    code += "\nimport os; print(os.environ['MUJOCO_GL'])"
+    name, _ = gl.choose()
+    env = {**os.environ, "MUJOCO_GL": f"{name.upper()} "}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"{name}\n"), done.stderr
+
+
 def test_a_back_end_that_cannot_draw_is_one_line():
     code = "from playvirtual.envs import gl\ntry: gl.choose()\nexcept ValueError as error: print(error)"
     done = subprocess.run(
