@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.agents.sizes import released_count
@@ -56,6 +57,12 @@ def test_counts_are_compared_in_the_papers_way(tmp_path: Path) -> None:
     assert "counted as in the paper: 25,864,971 (what the released code declares" in said
     assert "paper: 25.86 million (this run has preset = reference)" in said
     assert "paper: 25.86 million, there projection_hidden is 100" in probe(tmp_path / "runs" / "paper", "complexity")
+
+
+def test_an_export_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    exported = pv.export(runs["toy/catch"], tmp_path / "small")
+    with pytest.raises(InputError, match="small' is an export, which has no record of training; allowed: the run"):
+        probe(exported, "complexity")
 
 
 def test_parameters_are_those_of_the_newest_complete_checkpoint(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from playvirtual.agents.sizes import released_count
+from playvirtual.errors import InputError
 from playvirtual.training import checkpoint
 from playvirtual.training.checkpoint import newest_sound
 from playvirtual.training.factory import make_agent
@@ -30,6 +31,8 @@ class Size(NamedTuple):
 def complexity(run: str | Path) -> dict[str, Any]:
     """Parameters, and the seconds that 1000 updates took as the run itself measured them."""
     folder = RunFolder.open(run)
+    if folder.is_export:
+        raise InputError(f"run: {str(run)!r} is an export, which has no record of training; allowed: the run itself")
     path = newest_sound(folder.path, ["agent.json"])
     size = _size(folder, path)
     return {
