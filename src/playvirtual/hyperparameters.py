@@ -192,7 +192,7 @@ DMC = Config(
         image_size=100,  # [T2] observation rendering
         grayscale=False,  # [C]
         action_repeat=4,  # [T2] "otherwise"; see DMC_CHANGES
-        max_episode_frames=0,  # the suite's own limit, 1000 frames
+        max_episode_frames=0,  # the suite's own limit, 1000 frames; see DMC_CHANGES for LQR
         life_loss_is_terminal=False,
         reward_clip=0.0,  # [C]
     ),
@@ -215,6 +215,7 @@ DMC_CHANGES: dict[str, dict[str, Any]] = {
     "walker": {"action_repeat": 2},
     "cartpole": {"action_repeat": 8},
     "cheetah": {"learning_rate": 2e-4, "auxiliary_learning_rate": 1e-4},
+    "lqr": {"max_episode_frames": 1_000},  # [P] what the others have; the suite's own episodes may never end
 }
 
 # A point steered on a plane of 12 × 12 pixels: small networks, sized for two CPU cores. [P]

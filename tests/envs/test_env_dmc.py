@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from playvirtual.envs import gl, make
 from playvirtual.envs.dmc import Control, task_names
 from playvirtual.errors import InputError
+from playvirtual.presets import build
 
 pytest.importorskip("dm_control")
 try:
@@ -108,6 +110,15 @@ def test_an_episode_is_1000_frames_and_ends_by_time_alone():
 
 
 @drawn
+def test_no_episode_is_endless_under_its_tasks_defaults():
+    from dm_control import suite
+
+    for name in task_names():
+        own = suite.load(*name.split("-"))._step_limit
+        assert min(own, build(f"dmc/{name}").environment.max_episode_frames or math.inf) == 1000, name
+
+
+@drawn
 def test_a_frame_is_drawn_once_per_action_and_never_for_a_lane_that_is_over(settings, monkeypatch):
     from dm_control.mujoco import Camera
 
@@ -141,6 +152,16 @@ def test_the_back_end_names_itself():
     name, maker = gl.choose()
     assert gl.backend() == f"{name} ({maker})"
     assert maker
+
+
+@drawn
+def test_a_back_end_may_be_written_in_capitals():
+    code = "from playvirtual.envs.dmc import Control\nControl('cartpole-swingup', 8, grayscale=True).close()"
+    code += "\nimport os; print(os.environ['MUJOCO_GL'])"
+    name, _ = gl.choose()
+    env = {**os.environ, "MUJOCO_GL": f"{name.upper()} "}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"{name}\n"), done.stderr
 
 
 def test_a_back_end_that_cannot_draw_is_one_line():

@@ -39,7 +39,9 @@ class Painted(gymnasium.Env):
 
     def look(self):
         space = self.observation_space
-        return self.render() if len(space.shape) == 3 else np.zeros(space.shape, space.dtype)
+        if len(space.shape) != 3:
+            return np.zeros(space.shape, space.dtype)
+        return self.render() if space.shape[2] == 3 else self.render().transpose(2, 0, 1)[: space.shape[0]]
 
     def render(self):
         image = np.zeros((20, 40, 3), np.uint8)
@@ -53,11 +55,14 @@ VARIANTS = {
     "PlayvirtualImages-v0": {"action_space": spaces.Discrete(5, start=3)},
     "PlayvirtualRendered-v0": {"action_space": spaces.Discrete(5), "observation_space": VECTOR},
     "PlayvirtualBox-v0": {"action_space": spaces.Box(LOW, HIGH)},
+    "PlayvirtualFirst3-v0": {"observation_space": spaces.Box(0, 255, (3, 20, 40), np.uint8)},
+    "PlayvirtualFirst1-v0": {"observation_space": spaces.Box(0, 255, (1, 20, 40), np.uint8)},
+    "PlayvirtualFour-v0": {"observation_space": spaces.Box(0, 255, (20, 40, 4), np.uint8)},
     "PlayvirtualMulti-v0": {"action_space": spaces.MultiDiscrete([2, 3])},
     "PlayvirtualUnbounded-v0": {"action_space": spaces.Box(-np.inf, np.inf, (2,))},
 }
 for name, kwargs in VARIANTS.items():
-    gymnasium.register(name, Painted, kwargs=kwargs)
+    gymnasium.register(name, Painted, kwargs={"action_space": spaces.Discrete(5), **kwargs})
 gymnasium.register(
     "PlayvirtualTimed-v0",
     Painted,
@@ -81,6 +86,32 @@ def test_image_observations_are_resized_and_discrete_actions_count_from_0(settin
     assert last.rewards[0] == 0.5
     assert last.terminal[0]
     assert last.over[0]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_may_come_first(settings, channels):
+    config = settings(image_size=10, grayscale=False, action_repeat=1)
+    environment = make(f"gym/PlayvirtualFirst{channels}-v0", 1, training=True, config=config)
+    assert environment.frame_shape == (channels, 10, 10)
+    environment.reset([0], [0])
+    step = environment.step(np.array([4]))
+    assert (step.frames[0, 0] == 4).all()
+    assert not step.frames[0, 1:].any()
+    assert environment.picture(0).shape == (140, 280, 3)
+
+
+def test_four_channels_are_refused(settings):
+    with pytest.raises(InputError, match=r"uint8 of shape \(20, 40, 4\); allowed: uint8, \(H, W\), \(H, W, 1\)"):
+        make("gym/PlayvirtualFour-v0", 1, training=True, config=settings())
+
+
+def test_the_games_of_ale_are_known_and_silent():
+    code = "from playvirtual.envs.gym import Gym, check_id; check_id('ALE/Pong-v5'); "
+    code += "pong = Gym('ALE/Pong-v5', 84, grayscale=True); print(pong.frame_shape, pong.action_space)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("(1, 84, 84) Discrete(6)\n", "")
+    with pytest.raises(InputError, match="did you mean 'gym/ALE/Pong-v5'"):
+        check("gym/ALE/Pong-v6")
 
 
 def test_other_observations_are_replaced_by_what_is_rendered(settings):
@@ -120,8 +151,23 @@ def test_other_action_spaces_are_named_in_one_line(settings, name):
 
 def test_an_id_may_name_its_module():
     check(f"gym/{__name__}:PlayvirtualBox-v0")
-    with pytest.raises(InputError, match="no_such_module"):
-        check("gym/no_such_module:PlayvirtualBox-v0")
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("..", "TypeError: the 'package' argument"),
+        ("playvirtual_test_damaged", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_in_one_line(tmp_path, monkeypatch, module, reason):
+    (tmp_path / "playvirtual_test_damaged.py").write_text("def broken(\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError) as caught:
+        check(f"gym/{module}:X-v0")
+    assert str(caught.value).startswith(f"task: 'gym/{module}:X-v0' cannot import the module {module!r}: {reason}")
+    assert "\n" not in str(caught.value)
 
 
 def test_cartpole_is_seen_as_it_is_drawn(settings):
@@ -139,22 +185,45 @@ def test_cartpole_is_seen_as_it_is_drawn(settings):
     environment.close()
 
 
-class Unmakeable(gymnasium.Env):
-    """Wants a package that is not installed, and says so in several lines."""
+class Failing(Painted):
+    """Raises an error of several lines where it is told to."""
 
-    def __init__(self):
-        raise ImportError("no module named 'physics'\nsee\nthe manual")
+    def __init__(self, at, error):
+        super().__init__(spaces.Discrete(2))
+        self.at, self.error = at, error
+        self.fail("be made")
+
+    def fail(self, at):
+        if at == self.at:
+            raise self.error
+
+    def reset(self, *, seed=None, options=None):
+        self.fail("be reset")
+        return super().reset(seed=seed)
 
 
-def test_an_environment_that_lacks_a_package_says_so_in_one_line(settings):
-    gymnasium.register("playvirtual-test/Unmakeable-v0", entry_point=Unmakeable)
+@pytest.mark.parametrize(
+    ("at", "error", "said"),
+    [
+        (
+            "be made",
+            ImportError("no module named 'physics'\nsee\nthe manual"),
+            "ImportError: no module named 'physics' see",
+        ),
+        ("be made", ZeroDivisionError("by\nzero"), "ZeroDivisionError: by zero"),
+        ("be made", KeyError(), "KeyError"),
+        ("be reset", RuntimeError("no\nlevel"), "RuntimeError: no level"),
+    ],
+)
+def test_an_environment_that_fails_at_the_start_says_so_in_one_line(settings, at, error, said):
+    gymnasium.register("playvirtual-test/Failing-v0", entry_point=Failing, kwargs={"at": at, "error": error})
     try:
         with pytest.raises(InputError) as caught:
-            make("gym/playvirtual-test/Unmakeable-v0", 1, training=True, config=settings())
+            make("gym/playvirtual-test/Failing-v0", 1, training=True, config=settings())
     finally:
-        del gymnasium.registry["playvirtual-test/Unmakeable-v0"]
-    expected = "task: 'gym/playvirtual-test/Unmakeable-v0' cannot be made: no module named 'physics' see the manual"
-    assert str(caught.value) == expected
+        del gymnasium.registry["playvirtual-test/Failing-v0"]
+    assert str(caught.value).startswith(f"task: 'gym/playvirtual-test/Failing-v0' cannot {at}: {said}")
+    assert "\n" not in str(caught.value)
 
 
 DRAW = """

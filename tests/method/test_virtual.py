@@ -225,6 +225,20 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
         ({"copies": "2A"}, "copies: '2A' is not allowed; allowed: whole numbers from 0 on"),
         ({"copies": -3}, "copies: -3 is not allowed; allowed: whole numbers from 0 on"),
         ({"i_end": -1}, "i_end: -1 is not allowed; allowed: whole numbers from 0 on"),
+        ({"sigma": -0.1}, "sigma: -0.1 is not allowed; allowed: finite numbers from 0 on"),
+        ({"sigma": math.nan}, "sigma: nan is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_max": -1}, "lambda_max: -1 is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_max": math.nan}, "lambda_max: nan is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_max": math.inf}, "lambda_max: inf is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_max": "1"}, "lambda_max: '1' is not allowed; allowed: finite numbers from 0 on"),
+        (
+            {"predictor": nn.Identity()},
+            "predictor: is not allowed without a projector, which it follows; allowed: None",
+        ),
+        (
+            {"target_projector": nn.Identity()},
+            "target_projector: is not allowed without a projector, which it follows; allowed: None",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_by_name(option: dict[str, Any], message: str) -> None:

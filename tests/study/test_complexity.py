@@ -8,9 +8,61 @@ from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.agents.sac import Sac
+from playvirtual.agents.sizes import released_count
+from playvirtual.config import RainbowConfig
 from playvirtual.errors import InputError
+from playvirtual.presets import build
 from playvirtual.study.complexity import parameters
+from playvirtual.study.probes import probe
+from playvirtual.study.report import report
 from playvirtual.training import checkpoint
+from tests.study.test_report import write_run
+from tests.training.damage import replace
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "wanted"),
+    [
+        ("atari/pong", "spr", 3_829_319),  # the paper: 3.83 M
+        ("atari/pong", "playvirtual", 3_908_523),  # 3.91 M
+        ("dmc/cartpole-swingup", "spr", 25_811_673),  # 25.81 M
+        ("dmc/cartpole-swingup", "playvirtual", 25_864_971),  # 25.86 M
+    ],
+)
+def test_the_papers_own_counts(task: str, method: str, wanted: int) -> None:
+    config = build(task, method=method, preset="reference")
+    if isinstance(config.agent, RainbowConfig):
+        assert released_count(Rainbow(config.agent, config.objective, (4, 84, 84), 6)) == wanted
+    else:
+        assert released_count(Sac(config.agent, config.objective, (9, 100, 100), 1)) == wanted
+
+
+def test_counts_are_compared_in_the_papers_way(tmp_path: Path) -> None:
+    for preset in ("paper", "reference"):
+        path = tmp_path / "runs" / preset
+        write_run(path, "dmc/cartpole-swingup", "playvirtual", 1, 800.0, preset=preset)
+        newest = checkpoint.folder_of(path, 100_000)
+        newest.mkdir(parents=True)
+        (newest / "manifest.json").write_text("{}")
+        record = {"step": 100_000, "observation_shape": [9, 100, 100], "actions": {"low": [-1.0], "high": [1.0]}}
+        replace(newest / "agent.json", json.dumps(record).encode())
+    report([tmp_path / "runs"], tmp_path / "out")
+    rows = (tmp_path / "out" / "tables" / "parameters.csv").read_text().splitlines()
+    assert rows[0] == "task,setting,trainable parameters,counted as in the paper,paper"
+    assert rows[2].endswith(',playvirtual (reference),"11,394,849","25,864,971",25.86 M')
+    said = probe(tmp_path / "runs" / "reference", "complexity")
+    assert "counted as in the paper: 25,864,971 (what the released code declares" in said
+    assert "paper: 25.86 million (this run has preset = reference)" in said
+    assert "paper: 25.86 million, there projection_hidden is 100" in probe(tmp_path / "runs" / "paper", "complexity")
+
+
+def test_an_export_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    exported = pv.export(runs["toy/catch"], tmp_path / "small")
+    with pytest.raises(InputError, match="small' is an export, which has no record of training; allowed: the run"):
+        probe(exported, "complexity")
 
 
 def test_parameters_are_those_of_the_newest_complete_checkpoint(runs: dict[str, Path], tmp_path: Path) -> None:

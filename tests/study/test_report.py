@@ -66,6 +66,31 @@ def test_ablations_are_set_beside_the_papers_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "tables" / "ablation-warmup.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [
+        ({"precision": "tf32", "episodes": 5, "every": 10_000}, ""),
+        ({"precision": "tf32", "discount": 0.9, "epsilon": 0.1}, "discount = 0.9, epsilon = 0.1"),
+    ],
+)
+def test_what_all_runs_share_hides_no_number_of_the_paper(tmp_path: Path, shared: dict[str, object], said: str) -> None:
+    for n, (method, own) in enumerate([("spr", {}), ("playvirtual", {}), ("playvirtual", {"K": 3}), ("rl", {})]):
+        run = tmp_path / "runs" / str(n)
+        write_run(run, "dmc/cheetah-run", method, 1, 400.0, **shared, **own)
+        (run / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": 0.07}}))
+    write_run(tmp_path / "runs" / "f", "dmc/cheetah-run", "rl", 1, 450.0, encoder_from="runs/spr/seed-1", **shared)
+    report([tmp_path], tmp_path / "out")
+    tables = {path.stem: path.read_text() for path in (tmp_path / "out" / "tables").glob("*.md")}
+    assert "| 723.0 |" in tables["ablation-ablation-k"]
+    assert "| 0.0731 |" in tables["dynamics-mse"]
+    assert "| 478.0 ± 30.0 |" in tables["frozen-encoder"]
+    assert "PlayVirtual, paper" in tables["dmc-scores"]
+    sentence = f"Unlike the paper's, all runs of DMControl-100k here have {said}."
+    for name in ("ablation-ablation-k", "dynamics-mse", "frozen-encoder", "dmc-scores", "dmc-aggregates"):
+        assert (sentence in tables[name]) == bool(said), name
+        assert ("Unlike" in tables[name]) == bool(said), name
+
+
 def two_presets(root: Path) -> None:
     """Of the paper's preset SPR and PlayVirtual, of the reference's PlayVirtual-ND and PlayVirtual, two seeds each."""
     for seed in (1, 2):
@@ -142,13 +167,14 @@ def test_time_is_divided_by_that_of_spr_under_the_same_preset(tmp_path: Path) ->
     (tmp_path / "s" / "timing.jsonl").write_text('{"step": 100000, "seconds": 30.0}\n')
     report([tmp_path], tmp_path / "out")
     rows = (tmp_path / "out" / "tables" / "dmc-time.csv").read_text().splitlines()
-    ratios = {row.split(",")[0]: row.split(",")[-2] for row in rows[1:]}
+    ratios = {row.split(",")[0]: tuple(row.split(",")[-3:-1]) for row in rows}
     assert ratios == {
-        "spr": "1.00",
-        "spr (reference)": "1.00",
-        "playvirtual": "1.00",
-        "playvirtual (reference)": "2.00",
-        "playvirtual-nd (reference)": "2.00",
+        "setting": ("time / spr", "paper"),
+        "spr": ("1.00", "—"),
+        "spr (reference)": ("1.00", "—"),
+        "playvirtual": ("1.00", "1.12"),
+        "playvirtual (reference)": ("2.00", "1.12"),
+        "playvirtual-nd (reference)": ("2.00", "—"),
     }
 
 
@@ -221,6 +247,13 @@ def hostile_runs(root: Path) -> None:
     file.write_text(json.dumps(config))
     (root / "b" / "videos").mkdir()
     (root / "b" / "videos" / 'javascript:alert(1)".mp4').write_bytes(b"")
+
+
+def test_an_export_among_runs_is_no_run(tmp_path: Path, runs: dict[str, Path]) -> None:
+    shutil.copytree(runs["toy/catch"], tmp_path / "runs" / "one")
+    pv.export(runs["toy/catch"], tmp_path / "runs" / "export")
+    records, problems = collect([tmp_path / "runs"])
+    assert ([record.path.name for record in records], problems) == (["one"], [])
 
 
 def test_what_comes_from_a_run_folder_is_text_and_never_markup(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def accept(name: str, maker: str) -> None:
 @lru_cache(maxsize=1)
 def _try() -> tuple[str, str]:
     load_triton_first()
-    wanted = os.environ.get("MUJOCO_GL")
+    wanted = os.environ.get("MUJOCO_GL", "").strip().lower()  # MuJoCo takes capitals, dm_control does not
     for name in (wanted,) if wanted else CANDIDATES:
         maker = _probe(name)
         if maker is not None:

@@ -7,8 +7,9 @@ Shapes: B samples, K steps, M virtual trajectories per sample, "…" the shape o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -135,6 +136,12 @@ class VirtualTrajectories(nn.Module):
         for name, number in (("horizon", horizon), ("copies", copies), ("i_end", i_end)):
             if not isinstance(number, Integral) or int(number) < 0:
                 raise ValueError(f"{name}: {number!r} is not allowed; allowed: whole numbers from 0 on")
+        for name, size in (("sigma", sigma), ("lambda_max", lambda_max)):
+            if not isinstance(size, Real) or not 0 <= float(size) < math.inf:
+                raise ValueError(f"{name}: {size!r} is not allowed; allowed: finite numbers from 0 on")
+        for name, head in (("predictor", predictor), ("target_projector", target_projector)):
+            if projector is None and head is not None:
+                raise ValueError(f"{name}: is not allowed without a projector, which it follows; allowed: None")
         self.h, self.b = forward, backward
         self.g, self.q = projector, predictor
         self.g_m = projector if target_projector is None else target_projector

@@ -57,6 +57,7 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
         if any(cell != "—" for cell in cells[1:]):
             rows.append(tuple(cells))
     note = f"Layout of the paper's {experiment.source}. Each row stands on the tasks its runs have."
+    note += "".join(section.unlike_paper for section in sections)
     return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
 
 

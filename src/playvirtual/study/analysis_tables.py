@@ -38,7 +38,7 @@ def _dynamics_table(sections: Sequence[Section]) -> Table | None:
     note = (
         "Between h(f(s), a) and f(s′), online encoder, pictures not augmented, over the dimensions of the latent state "
         "and transitions of fresh episodes; smaller is only better between latent states of one scale. ± over seeds."
-    )
+    ) + _unlike_paper(sections, rows)
     return Table("dynamics-mse", "Dynamics models", columns, rows, quiet={4}, note=note) if rows else None
 
 
@@ -60,6 +60,7 @@ def _frozen_table(sections: Sequence[Section], preset: str) -> Table | None:
                     rows.append((_place(section, task), name, here, str(len(scores)), paper))
     columns = ("task", "encoder of", "score", "runs", "paper")
     note = "RL alone; an encoder that was taken over from a run of the named setting is not trained further."
+    note += _unlike_paper(sections, rows)
     return Table("frozen-encoder", "Scores on fixed encoders", columns, rows, quiet={4}, note=note) if rows else None
 
 
@@ -77,11 +78,16 @@ def _methods(preset: str) -> dict[str, str]:
 
 
 def _paper(analysis: str, section: Section, task: str, method: str) -> published.Analysis | None:
-    """The paper's number, for runs with its settings and length."""
+    """The paper's number, for runs of its length."""
     if section.suite != "dmc100k":
         return None
     name = task.partition("/")[2]
     return next((a for a in published.analyses() if (a.analysis, a.task, a.method) == (analysis, name, method)), None)
+
+
+def _unlike_paper(sections: Sequence[Section], rows: Sequence[tuple[str, ...]]) -> str:
+    """What is not as in the paper where its numbers stand, which are the last column."""
+    return "".join(s.unlike_paper for s in sections if s.suite == "dmc100k") if any(r[-1] != "—" for r in rows) else ""
 
 
 def _place(section: Section, task: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from playvirtual import envs, published
-from playvirtual.config import Config, to_dict
+from playvirtual.config import Config, SacConfig, to_dict
 from playvirtual.errors import unknown
-from playvirtual.study.complexity import complexity
+from playvirtual.study.complexity import COUNTED_IN_PAPER, SMALLER_HEADS, complexity
 from playvirtual.study.dynamics_error import dynamics_mse
 from playvirtual.study.probe_results import save
 from playvirtual.study.settings import changes, setting_name
@@ -27,17 +29,21 @@ def probe(run: str | Path, what: str, *, transitions: int = 1000, seed: int | No
         return "\n".join([text, beside_paper(config, "dynamics_mse", config.task.partition("/")[2], "{:.4f}")])
     if what == "complexity":
         found = complexity(run)
-        config = RunFolder.open(run).config()
         save(run, what, found)
-        seconds = found["seconds_per_1000_updates"]
-        lines = [
-            f"trainable parameters: {found['parameters']:,}",
-            beside_paper(config, "parameters_millions", config.task.partition("/")[2], "{:.2f} million"),
-            "1000 updates: none made yet" if seconds is None else f"1000 updates: {seconds:.2f} s of the host's time",
-            beside_paper(config, "training_time_overhead_pct", envs.family(config.task), "{:.0f} % longer than SPR"),
-        ]
-        return "\n".join(lines)
+        return "\n".join(_complexity_lines(RunFolder.open(run).config(), found))
     raise unknown("probe", what, PROBES)
+
+
+def _complexity_lines(config: Config, found: Mapping[str, Any]) -> list[str]:
+    counted, seconds = found["parameters_as_in_paper"], found["seconds_per_1000_updates"]
+    heads = f", {SMALLER_HEADS}" if isinstance(config.agent, SacConfig) and config.preset == "paper" else ""
+    return [
+        f"trainable parameters: {found['parameters']:,}",
+        *([] if counted is None else [f"counted as in the paper: {counted:,} ({COUNTED_IN_PAPER})"]),
+        beside_paper(config, "parameters_millions", config.task.partition("/")[2], "{:.2f} million" + heads),
+        "1000 updates: none made yet" if seconds is None else f"1000 updates: {seconds:.2f} s of the host's time",
+        beside_paper(config, "training_time_overhead_pct", envs.family(config.task), "{:.0f} % longer than SPR"),
+    ]
 
 
 def beside_paper(config: Config, analysis: str, task: str, shown: str) -> str:

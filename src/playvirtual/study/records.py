@@ -122,7 +122,8 @@ def _run_folders(root: Path) -> Iterator[Path]:
         below.sort()
         if "config.json" in files:
             below.clear()
-            yield Path(folder)
+            if not RunFolder(Path(folder)).is_export:
+                yield Path(folder)
 
 
 def _lines(run: Path, name: str, damage: list[str], numbers: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from playvirtual.study import statistics as st
 from playvirtual.study.counted import counted
 from playvirtual.study.duration import duration
 from playvirtual.study.scores import suite_tasks
-from playvirtual.study.sections import SUITE_OF, Comparison, Section, Setting, paper_scores, paper_stds
+from playvirtual.study.sections import Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.statistics import Estimate
 from playvirtual.study.tables import Table
 
@@ -41,6 +41,7 @@ def score_table(section: Section) -> Table:
         rows.append((name or task, *cells, *map(_seeds, own)))
     columns = ("task", *quiet, *(setting.name for setting in section.runs))
     note = "Mean ± standard deviation over seeds (number of seeds). Bold: the highest mean of the runs here."
+    note += section.unlike_paper
     caption = f"{section.title}: scores"
     return Table(f"{section.key}-scores", caption, columns, rows, strong, set(range(1, 1 + len(quiet))), note)
 
@@ -88,13 +89,12 @@ def _scope(section: Section) -> str:
     """What the aggregates stand on, in sentences."""
     settings, tasks = section.compared
     text = f"Scale: {section.scale}. In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
-    suite = SUITE_OF.get((section.family, section.steps))
-    if suite and len(tasks) < len(suite_tasks(suite)):
-        text += f" These are {len(tasks)} of the suite's {len(suite_tasks(suite))} tasks: not the paper's aggregate."
+    if section.suite and len(tasks) < len(whole := suite_tasks(section.suite)):
+        text += f" These are {len(tasks)} of the suite's {len(whole)} tasks: not the paper's aggregate."
     left = [setting.name for setting in section.runs if setting not in settings]
     if left:
         text += f" Left out, because they lack some of these tasks: {'; '.join(left)}."
-    return text
+    return text + section.unlike_paper
 
 
 def pairs(section: Section) -> list[Comparison]:
@@ -136,6 +136,7 @@ def verdict(comparison: Comparison) -> str:
 def time_table(section: Section) -> Table | None:
     """Wall-clock time of a run and where it went."""
     rows = []
+    paper = _paper_ratios(section.family)
     bases = {s.preset: _seconds(section, s) for s in section.runs if _is(s, "spr")}
     for setting, tasks in section.runs.items():
         timed = [run for seeds in tasks.values() for run in seeds.values() if run.timing.get("seconds")]
@@ -149,13 +150,22 @@ def time_table(section: Section) -> Table | None:
         ratio = f"{mine / base:.2f}" if mine and base else "—"
         rate = sum(run.reached for run in timed) / sum(spent)
         one, in_all = duration(float(np.mean(spent))), duration(sum(spent))
-        rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, ratio, in_all))
-    columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", "time / spr", "in all")
+        ratios = (ratio, "—" if setting.changed else paper.get(setting.method, "—")) if paper else (ratio,)
+        rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, *ratios, in_all))
+    last = ("time / spr", "paper", "in all") if paper else ("time / spr", "in all")
+    columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", *last)
     note = (
         "Runs that shared a machine slowed each other down. The ratio is to SPR under the same preset and stands where "
         "both have every task."
     )
-    return Table(f"{section.key}-time", f"{section.title}: time", columns, rows, note=note) if rows else None
+    caption, quiet = f"{section.title}: time", {columns.index("paper")} if paper else set()
+    return Table(f"{section.key}-time", caption, columns, rows, quiet=quiet, note=note) if rows else None
+
+
+def _paper_ratios(family: str) -> dict[str, str]:
+    """Method → the paper's training time over that of SPR, {} where the paper has none."""
+    longer = [a for a in published.analyses() if (a.analysis, a.task) == ("training_time_overhead_pct", family)]
+    return {a.method: f"{1 + a.value / 100:.2f}" for a in longer}
 
 
 def _is(setting: Setting, method: str) -> bool:

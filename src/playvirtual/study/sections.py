@@ -24,6 +24,9 @@ SCALES = {
     "atari": "human-normalised score (0 random play, 1 human)",
     "dmc": "return / 1000",
 }
+# What may differ from the paper without a word: how products are rounded, and how often and on how many games a score
+# is taken. `epsilon` is not among them, it changes the policy that is scored.
+SAME_EXPERIMENT = frozenset(("precision", "episodes", "lanes", "every"))
 RANGE = "score within the task's range here (0 the lowest run of any setting, 1 the highest)"
 
 
@@ -59,8 +62,17 @@ class Section:
 
     @property
     def suite(self) -> str | None:
-        """The suite of the paper these runs belong to."""
-        return None if set(self.common) - {"steps"} else SUITE_OF.get((self.family, self.steps))
+        """The suite of the paper with these tasks and this length; `unlike_paper` says what else is different."""
+        return SUITE_OF.get((self.family, self.steps))
+
+    @property
+    def unlike_paper(self) -> str:
+        """A sentence, to be added to a note, on what matters and is changed in all runs; "" where nothing is."""
+        changed = {name: value for name, value in self.common.items() if name not in SAME_EXPERIMENT | {"steps"}}
+        if not changed or self.suite is None:
+            return ""
+        shown = setting_name("", "paper", changed).removeprefix(", ")
+        return f" Unlike the paper's, all runs of {self.title} here have {shown}."
 
     @property
     def title(self) -> str:
@@ -83,8 +95,7 @@ class Section:
     def tasks(self) -> list[str]:
         """All tasks with a finished run, the paper's in its order."""
         found = {task for tasks in self.runs.values() for task in tasks}
-        suite = SUITE_OF.get((self.family, self.steps))
-        order = [f"{self.family}/{name}" for name in suite_tasks(suite)] if suite else []
+        order = [f"{self.family}/{name}" for name in suite_tasks(self.suite)] if self.suite else []
         return [task for task in order if task in found] + sorted(found - set(order))
 
     def agent_kind(self, task: str) -> str:
