@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
 from playvirtual.study.records import collect
 from playvirtual.study.report import report
 from playvirtual.study.sections import sections
