@@ -53,13 +53,6 @@ class Changed(InputError):
     """The folder holds a run of another configuration."""
 
 
-class Stopped(Exception):
-    """A signal asked the sweep to stop."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def state(job: Job) -> State:
     """How far the run in the job's folder is; raises if that folder holds a run of another configuration."""
     config_file = job.path / "config.json"
@@ -117,10 +110,10 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
             give_up(job.path, reason)
 
     try:
-        with _signals_raise():
+        with _signals() as received:
             for path, error in unreadable.copy().items():
                 give_up(path, error)
-            while waiting or running:
+            while (waiting or running) and not received:
                 while engine.room() and (job := _next(waiting, undone)) is not None:
                     running[job.path] = job
                     attempts[job.path] = attempts.get(job.path, 0) + 1
@@ -138,8 +131,8 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                     else:
                         give_up(job.path, failure)
                 display.refresh()
-    except Stopped as stop:
-        result.stopped_by, result.waiting = stop.number, [*running.values(), *waiting]
+        if received and (waiting or running):
+            result.stopped_by, result.waiting = received[0], [*running.values(), *waiting]
     finally:
         display.close()
         engine.stop()
@@ -155,15 +148,20 @@ def _next(waiting: deque[Job], undone: set[Path]) -> Job | None:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise `Stopped` inside the block."""
+def _signals() -> Iterator[list[int]]:
+    """The SIGINTs and SIGTERMs that come inside the block, in a list that grows.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
+    They are only noted, for the sweep to see between two polls: an exception in the middle of an engine's C code,
+    such as Ray's, would be lost in an error of its own.
+    """
+    received: list[int] = []
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from playvirtual.study.grids import Job
 
 DEFAULT_PORT = 6379
 CONNECT_SECONDS = 5.0
+PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
 LINGERING = 120.0  # seconds the worker of a lost node may take to notice
 LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or node
 
@@ -63,10 +64,26 @@ class RayEngine:
         return [self._outcome(reference) for reference in ended]
 
     def stop(self) -> None:
-        for reference in self._running:
-            self._ray.cancel(reference, force=True)
+        try:
+            self._stop_runs()
+        except (KeyboardInterrupt, SystemError):  # a second signal; in the midst of Ray's C code it is the latter
+            self._cancel(list(self._running), force=True)
         self._running = {}
         self._ray.shutdown()
+
+    def _stop_runs(self) -> None:
+        """Tells every run to write a checkpoint and end, and waits; what has not ended by then is killed."""
+        left = list(self._running)
+        self._cancel(left, force=False)  # to the worker's main thread that is a SIGINT
+        deadline = time.monotonic() + PATIENCE
+        while left and time.monotonic() < deadline:
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=0)
+            time.sleep(0.1)
+        self._cancel(left, force=True)
+
+    def _cancel(self, references: Sequence[Any], *, force: bool) -> None:
+        for reference in references:
+            self._ray.cancel(reference, force=force)
 
     def _outcome(self, reference: Any) -> Outcome:
         job = self._running.pop(reference)
