@@ -88,6 +88,15 @@ def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path)
         ('[[row]]\nlable = "x"\n', "'lable' is not known; did you mean 'label'"),
         ("[[row]]\noptions = 3\n", "row 1: options is 3"),
         ("suite = 3\n[[row]]\n", "has suite = 3; allowed: a name, or a list of names"),
+        ('suite = ["toy/catch", 3]\n[[row]]\n', r"has suite = \['toy/catch', 3\]; allowed: a name, or a list of names"),
+        ('[[row]]\noptions = {task = "toy/reach"}\n', "row 1: option: 'task' is not a row's to set; allowed: --suite"),
+        (
+            '[[row]]\noptions = {method = "spr"}\n',
+            "'method' is not a row's to set; allowed: method = …",
+        ),
+        ('[[row]]\noptions = {preset = "paper"}\n', "'preset' is not a row's to set; allowed: --preset"),
+        ("[[row]]\noptions = {seed = 4}\n", "'seed' is not a row's to set; allowed: --seeds"),
+        ('[[row]]\n[[row]]\nmethod = "rl"\nlabel = "playvirtual"\n', "row 2: label: 'playvirtual' is that of row 1"),
         ("[[wor]]\n", "'wor' is not known; allowed: row, suite, title"),
     ],
 )
@@ -95,6 +104,22 @@ def test_a_bad_grid_is_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         load(str(tmp_path / "grid.toml"))
+
+
+def test_an_option_that_is_no_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grid.py").write_text("rows = [{'label': 'a', 'options': {1: 2}}]\n")
+    with pytest.raises(InputError, match="row 1: option: 1 is not a name"):
+        load(str(tmp_path / "grid.py"))
+
+
+def test_rows_for_other_kinds_of_actions_may_share_a_label(tmp_path: Path) -> None:
+    head = "from playvirtual.study.experiments import Row\n"
+    rows = "Row('none', 'spr', actions='discrete'), Row('none', 'rl', actions='{}')"
+    (tmp_path / "grid.py").write_text(f"{head}rows = [{rows.format('continuous')}]\n")
+    assert len(load(str(tmp_path / "grid.py")).rows) == 2
+    (tmp_path / "same.py").write_text(f"{head}rows = [{rows.format('any')}]\n")
+    with pytest.raises(InputError, match="row 2: label: 'none' is that of row 1"):
+        load(str(tmp_path / "same.py"))
 
 
 def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() -> None:
