@@ -219,7 +219,7 @@ def _engine(options: argparse.Namespace) -> Any:
 
     share = None if options.gpus_per_run is None else coerce("gpus_per_run", float, options.gpus_per_run)
     cpus = 1.0 if options.cpus_per_run is None else coerce("cpus_per_run", float, options.cpus_per_run)
-    return RayEngine(options.address, cpus, share)
+    return RayEngine(options.address, cpus, share, device=given_fields(options).get("device", "auto"))
 
 
 def _probe(options: argparse.Namespace) -> int:

@@ -117,6 +117,24 @@ def test_a_signal_leaves_checkpoints_and_the_command_to_go_on(tmp_path: Path) ->
     assert len(complete(run)) == 1
 
 
+@pytest.mark.slow
+def test_what_can_never_work_is_refused_or_tried_once(tmp_path: Path) -> None:
+    foreign = tmp_path / "toy-catch" / "rl" / "seed-1" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("not a run")
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "rl", "--seeds", "1", "--out", str(tmp_path)]
+    words += ["--engine", "ray", "--address", "local", "--gpus-per-run", "0", "--retries", "3"]
+    command = [sys.executable, "-m", "playvirtual", *words, "--device"]
+    cuda, cpu = (
+        subprocess.run([*command, device], capture_output=True, text=True, timeout=120) for device in ("cuda", "cpu")
+    )
+    assert cuda.returncode == 2
+    assert cuda.stderr.startswith("playvirtual: error: device: 'cuda' is not allowed with gpus_per_run 0"), cuda.stderr
+    assert cpu.returncode == 1, cpu.stderr
+    assert cpu.stdout.count("started   toy/catch  RL  seed 1") == 1
+    assert f"run_dir: {str(foreign.parent)!r}" in cpu.stderr
+
+
 def test_an_unreachable_address_is_said_within_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     words = ["sweep", "toy", "--engine", "ray", "--address", "127.0.0.1:9"]

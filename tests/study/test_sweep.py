@@ -77,16 +77,23 @@ def test_a_browser_shows_the_report_without_a_complaint(study: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_retried_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_retried_unless_its_input_is_bad_and_stops_no_other(tmp_path: Path) -> None:
     foreign = tmp_path / "runs" / "toy-catch" / "spr" / "seed-1" / "notes.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("not a run")
-    result = playvirtual(*SWEEP, "--seeds", "1", "--rows", "rl,spr", "--retries", "1", cwd=tmp_path)
+    rows = (
+        '[[row]]\nmethod = "rl"\n[[row]]\nmethod = "spr"\n[[row]]\nlabel = "wild"\noptions = {learning_rate = 1e30}\n'
+    )
+    (tmp_path / "mine.toml").write_text(rows)
+    words = ["sweep", "mine.toml", "--suite", "toy/catch", *QUICK, "--seeds", "1", "--retries", "1"]
+    result = playvirtual(*words, cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stdout.count("started   toy/catch  SPR  seed 1") == 2
-    assert "finished  toy/catch  RL  seed 1" in result.stdout
-    assert "\n1 run failed; the same command tries it again: playvirtual sweep toy" in result.stderr
+    assert result.stdout.count("started   toy/catch  wild  seed 1") == 2
+    assert result.stdout.count("started   toy/catch  spr  seed 1") == 1
+    assert "finished  toy/catch  rl  seed 1" in result.stdout
+    assert "\n2 runs failed; the same command tries them again: playvirtual sweep mine.toml" in result.stderr
     assert "failed: runs/toy-catch/spr/seed-1: playvirtual: error: run_dir:" in result.stderr
+    assert "not finite at step" in result.stderr
     assert foreign.read_text() == "not a run"
 
 

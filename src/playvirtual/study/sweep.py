@@ -90,7 +90,10 @@ def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]
 
 
 def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 1) -> Result:
-    """Runs what is not finished; a run that fails is tried `retries` times more and then left aside."""
+    """Runs what is not finished; a run that fails is tried `retries` times more and then left aside.
+
+    One that ends for bad input is not tried again, since it would end in the same way.
+    """
     if retries < 0:
         raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
     finished, to_do, unreadable = sort_out(jobs)
@@ -119,9 +122,9 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                     attempts[job.path] = attempts.get(job.path, 0) + 1
                     engine.start(job)
                     display.started(job, attempts[job.path])
-                for job, failure in engine.wait(POLL):
+                for job, failure, hopeless in engine.wait(POLL):
                     del running[job.path]
-                    again = failure is not None and attempts[job.path] <= retries
+                    again = failure is not None and not hopeless and attempts[job.path] <= retries
                     display.ended(job, failure, again=again)
                     if failure is None:
                         result.finished.append(job)

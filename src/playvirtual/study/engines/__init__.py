@@ -12,6 +12,7 @@ class Outcome(NamedTuple):
 
     job: Job
     error: str | None
+    hopeless: bool = False  # bad input: another attempt would end in the same error
 
 
 class Engine(Protocol):

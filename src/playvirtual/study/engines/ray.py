@@ -28,7 +28,14 @@ LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or n
 class RayEngine:
     """Hands every run to the cluster at once; Ray queues what does not fit."""
 
-    def __init__(self, address: str | None, cpus_per_run: float = 1.0, gpus_per_run: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        cpus_per_run: float = 1.0,
+        gpus_per_run: float | None = None,
+        *,
+        device: str = "auto",
+    ) -> None:
         ray = _import_ray()
         for name, value in (("cpus_per_run", cpus_per_run), ("gpus_per_run", gpus_per_run)):
             if value is not None and not 0 <= value < math.inf:
@@ -39,6 +46,11 @@ class RayEngine:
         wanted = (1.0 if gpus else 0.0) if gpus_per_run is None else gpus_per_run
         if wanted > gpus:
             raise InputError(f"gpus_per_run: {wanted:g} is not allowed; allowed: 0 to {gpus:g}, the largest node's")
+        if device.startswith("cuda") and not wanted:
+            raise InputError(
+                f"device: {device!r} is not allowed with gpus_per_run 0; allowed: auto, cpu, or a share of the "
+                f"{gpus:g} GPUs of the largest node"
+            )
         cpus = _largest_share(ray, "CPU")
         if cpus_per_run > cpus:
             raise InputError(
@@ -91,7 +103,8 @@ class RayEngine:
             self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            return Outcome(job, lines[-1].strip() if lines else type(error).__name__)
+            # Ray raises what is both its own error and the run's.
+            return Outcome(job, lines[-1].strip() if lines else type(error).__name__, isinstance(error, InputError))
         return Outcome(job, None)
 
 
