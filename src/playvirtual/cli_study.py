@@ -57,7 +57,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     suites = "atari100k, dmc100k, dmc500k, minatar, toy, or tasks: a,b,c (default: those of the experiment)"
     parser.add_argument("--suite", metavar="NAMES", help=suites)
     parser.add_argument("--seeds", metavar="N", default="5", help="runs of each setting, seeds 1 to N (default: 5)")
-    parser.add_argument("--rows", metavar="NAMES", help="only these rows, by label or method, separated by commas")
+    rows = "only these rows, by label or method: a,b,c, or 'a; b' where a label has a comma"
+    parser.add_argument("--rows", metavar="NAMES", help=rows)
     parser.add_argument(
         "--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)"
     )

@@ -151,6 +151,19 @@ def test_fixed_encoders_are_those_of_the_same_task_and_seed() -> None:
     assert [row.label for row in only.rows] == ["PlayVirtual", "PlayVirtual Encoder"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        ("SPR, K = 3", ["SPR, K = 3"]),
+        ("SPR, K = 3;", ["SPR, K = 3"]),
+        ("SPR, K = 3; SPR, K = 6", ["SPR, K = 3", "SPR, K = 6"]),
+        ("rl,", ["SPR, K = 0", "PlayVirtual, K = 0"]),
+    ],
+)
+def test_rows_are_named_by_labels_with_commas_too(rows: str, labels: list[str]) -> None:
+    assert [row.label for row in select(experiment("ablation-k"), rows).rows] == labels
+
+
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'ablation-k'"):
         load("ablatoin-k")
@@ -160,6 +173,8 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         suite("atari/pomg")
     with pytest.raises(InputError, match="did you mean 'spr'"):
         select(experiment("toy"), "sprr")
+    with pytest.raises(InputError, match="rows: ' ;' names none; allowed: labels or methods of toy"):
+        select(experiment("toy"), " ;")
     with pytest.raises(InputError, match="seeds: 0 is not allowed"):
         jobs(experiment("toy"), suite("toy"), 0, Path("runs"))
     with pytest.raises(InputError, match="option: 'KK' is not known"):

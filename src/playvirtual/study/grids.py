@@ -122,11 +122,17 @@ def _lender(grid: Experiment, row: Row) -> Row:
 
 
 def select(grid: Experiment, rows: str | None) -> Experiment:
-    """The grid with only the rows whose label or method is in the comma-separated list, and those they build on."""
+    """The grid with only the rows whose label or method is in the list, and those they build on.
+
+    The list is separated by semicolons if there is any, else by commas, unless the whole of it is one row's label.
+    """
     if rows is None:
         return grid
-    names = [name.strip() for name in rows.split(";" if ";" in rows else ",")]
     known = {key for row in grid.rows for key in (row.label, row.method)}
+    parts = [rows] if rows.strip() in known else rows.split(";" if ";" in rows else ",")
+    names = [name for part in parts if (name := part.strip())]
+    if not names:
+        raise InputError(f"rows: {rows!r} names none; allowed: labels or methods of {grid.name}")
     for name in names:
         if name not in known:
             raise unknown("rows", name, known)
