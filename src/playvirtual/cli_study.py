@@ -21,8 +21,8 @@ SWEEP_HELP = """\
 Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
 
 The same command does the rest of the work each time: finished runs are skipped, interrupted ones go on, failed
-ones are tried again. All flags of `playvirtual train` hold for every run of the sweep. Defaults shown for them are
-those of {task}; other tasks have others."""
+ones are tried again. All flags of `playvirtual train` hold for every run of the sweep, but where its row or method
+sets the same. Defaults shown for them are those of {task}; other tasks have others."""
 SWEEP_EXAMPLES = """\
 examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
@@ -161,7 +161,9 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     retries = coerce("retries", int, options.retries)
     if retries < 0:
         raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
-    grid = grids.select(grids.load(options.experiment), options.rows)
+    whole = grids.load(options.experiment)
+    grids.check_flags(whole, given_fields(options))
+    grid = grids.select(whole, options.rows)
     jobs = grids.jobs(
         grid,
         grids.chosen_tasks(grid, options.suite),

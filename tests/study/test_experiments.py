@@ -11,7 +11,7 @@ from playvirtual.cli_study import experiments_text
 from playvirtual.errors import InputError
 from playvirtual.presets import build
 from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
-from playvirtual.study.grids import jobs, load, select
+from playvirtual.study.grids import check_flags, jobs, load, select
 
 
 def test_every_published_ablation_row_has_a_setting_and_the_other_way_round() -> None:
@@ -54,6 +54,13 @@ def test_flags_of_a_study_leave_a_methods_own_settings_alone() -> None:
     found = jobs(experiment("toy"), suite("toy/catch"), 1, Path("runs"), options={"K": "2", "steps": "600"})
     assert {job.config.method: job.config.objective.K for job in found} == {"rl": 0, "spr": 2, "playvirtual": 2}
     assert {job.config.steps for job in found} == {600}
+
+
+def test_a_flag_that_every_row_sets_itself_is_refused() -> None:
+    for name, flag in [("ablation-k", "K"), ("ablation-m", "M")]:
+        with pytest.raises(InputError, match=f"{flag}: '4' is not allowed with {name}, every row of which sets it"):
+            check_flags(experiment(name), {"steps": "600", flag: "4"})
+    check_flags(experiment("toy"), {"K": "2", "M": "3"})  # RL sets both, PlayVirtual neither
 
 
 def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         (["sweep", "toy", "--gpus-per-run", "0.25"], "gpus_per_run: '0.25' is not allowed with --engine local"),
         (["sweep", "toy", "--engine", "ray", "--per-gpu=4"], "per_gpu: '4' is not allowed with --engine ray"),
         (["sweep", "toy", "--engine", "ray", "--device=cuda:1"], "device: 'cuda:1' is not allowed with --engine ray"),
+        (["sweep", "ablation-k", "--K=4", "--dry-run"], "K: '4' is not allowed with ablation-k, every row of which"),
         (["sweep", "toy", "--device=cuda:99"], "device: 'cuda:99' is not there"),
         (["report", "nowhere"], "runs: 'nowhere' is not there"),
     ]:

@@ -113,6 +113,16 @@ def _job(
     return Job(row.label, config, {name: values[name] for name in wanted}, path, after)
 
 
+def check_flags(grid: Experiment, options: Mapping[str, Any]) -> None:
+    """Refuses a flag of the whole study that every row of the grid sets itself, as it would change no run."""
+    for name, value in options.items():
+        if all(name in {**row.options, **METHOD_CHANGES.get(row.method, {})} for row in grid.rows):
+            raise InputError(
+                f"{name}: {value!r} is not allowed with {grid.name}, every row of which sets it; allowed: other flags, "
+                "--rows, or a grid of your own"
+            )
+
+
 def _lender(grid: Experiment, row: Row) -> Row:
     """The row whose runs lend their encoders to the runs of `row`."""
     lenders = {r.label: r for r in grid.rows if not r.encoder_of}
