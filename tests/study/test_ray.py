@@ -95,8 +95,8 @@ def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_signal_leaves_checkpoints_and_the_command_to_go_on(tmp_path: Path) -> None:
     """As Ctrl-C in a terminal does it: the signal goes to every process of the group, Ray's own among them."""
-    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "playvirtual", "--seeds", "1", "--checkpoint-every", "0"]
-    words += ["--every", "0", "--log-every", "50", "--device", "cpu", "--engine", "ray", "--address", "local"]
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "playvirtual", "--seeds", "99", "--every", "0"]
+    words += ["--checkpoint-every=0", "--log-every=50", "--device=cpu", "--engine", "ray", "--address", "local"]
     process = subprocess.Popen(
         [sys.executable, "-m", "playvirtual", *words],
         cwd=tmp_path,
@@ -110,10 +110,13 @@ def test_a_signal_leaves_checkpoints_and_the_command_to_go_on(tmp_path: Path) ->
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
+    started = stdout.count("started   toy/catch")
+    assert 1 <= started < 99  # the rest waited in Ray's queue
+    assert f"0/99 runs finished, {started} running, {99 - started} waiting" in stdout
     command = shlex.join(["playvirtual", *words])
-    assert stderr == f"stopped with 1 run to go; go on with the same command: {command}\n"
+    assert stderr == f"stopped with 99 runs to go; go on with the same command: {command}\n"
     assert len(complete(run)) == 1
 
 

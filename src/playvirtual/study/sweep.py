@@ -101,6 +101,7 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
     waiting, running = deque(to_do), dict[Path, Job]()
     undone = {job.path for job in to_do}  # and not given up
     attempts: dict[Path, int] = {}
+    shown: set[Path] = set()  # of what runs, that which the display knows of
     display.begin(len(jobs), len(finished))
 
     def give_up(path: Path, error: str) -> None:
@@ -112,17 +113,26 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
             display.ended(job, reason := f"needs {path}, which has failed", again=False)
             give_up(job.path, reason)
 
+    def show_begun(begun: Sequence[Job]) -> None:
+        for job in begun:
+            if job.path not in shown:
+                shown.add(job.path)
+                display.started(job, attempts[job.path])
+
     try:
         with _signals() as received:
-            for path, error in unreadable.copy().items():
-                give_up(path, error)
+            for lost in [job for job in jobs if job.path in unreadable]:
+                display.ended(lost, error := unreadable[lost.path], again=False)
+                give_up(lost.path, error)
             while (waiting or running) and not received:
                 while engine.room() and (job := _next(waiting, undone)) is not None:
                     running[job.path] = job
                     attempts[job.path] = attempts.get(job.path, 0) + 1
                     engine.start(job)
-                    display.started(job, attempts[job.path])
+                show_begun(engine.begun())
                 for job, failure, hopeless in engine.wait(POLL):
+                    show_begun([job])
+                    shown.discard(job.path)
                     del running[job.path]
                     again = failure is not None and not hopeless and attempts[job.path] <= retries
                     display.ended(job, failure, again=again)
@@ -135,6 +145,7 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                         give_up(job.path, failure)
                 display.refresh()
         if received and (waiting or running):
+            show_begun(engine.begun())
             result.stopped_by, result.waiting = received[0], [*running.values(), *waiting]
     finally:
         display.close()

@@ -26,6 +26,10 @@ class Engine(Protocol):
         """Begins a run, or goes on with it where it stopped."""
         ...
 
+    def begun(self) -> list[Job]:
+        """The runs at work: those that were started, do not wait for room in a queue, and have not ended."""
+        ...
+
     def wait(self, seconds: float) -> list[Outcome]:
         """The runs that ended since the last call; returns at the first, at the latest after `seconds`."""
         ...

@@ -85,6 +85,9 @@ class LocalEngine:
             return replace(job, options={**job.options, "device": "cuda"})
         return job
 
+    def begun(self) -> list[Job]:
+        return [child.job for child in self._children]
+
     def wait(self, seconds: float) -> list[Outcome]:
         deadline = time.monotonic() + seconds
         while not (ended := [c for c in self._children if c.process.poll() is not None]):

@@ -17,6 +17,7 @@ from typing import Any
 from playvirtual.errors import InputError, InUse
 from playvirtual.study.engines import Outcome
 from playvirtual.study.grids import Job
+from playvirtual.training import lock
 
 DEFAULT_PORT = 6379
 CONNECT_SECONDS = 5.0
@@ -61,13 +62,24 @@ class RayEngine:
             num_cpus=cpus_per_run, num_gpus=wanted, max_retries=LOST_WORKERS, max_calls=1, scheduling_strategy="SPREAD"
         )(_train)
         self._running: dict[Any, Job] = {}
+        self._queued: dict[Path, int] = {}  # run folder → when its lock was written before
 
     def room(self) -> bool:
         return True
 
     def start(self, job: Job) -> None:
         arguments = {**job.arguments(), "run_dir": str(Path(job.path).resolve())}
+        self._queued[job.path] = _locked_at(job)
         self._running[self._train.remote(arguments)] = job
+
+    def begun(self) -> list[Job]:
+        """A task says that it has begun by writing the lock of its run folder, which all nodes share."""
+        self._queued = {
+            job.path: self._queued[job.path]
+            for job in self._running.values()
+            if job.path in self._queued and _locked_at(job) == self._queued[job.path]
+        }
+        return [job for job in self._running.values() if job.path not in self._queued]
 
     def wait(self, seconds: float) -> list[Outcome]:
         if not self._running:
@@ -122,6 +134,14 @@ def _train(arguments: Mapping[str, Any]) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def _locked_at(job: Job) -> int:
+    """When a process last took the run folder, on the clock of the storage; 0 for never."""
+    try:
+        return (job.path / lock.NAME).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _import_ray() -> Any:
