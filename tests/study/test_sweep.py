@@ -48,6 +48,9 @@ def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path
     plan = playvirtual(*SWEEP, "--seeds", "3", "--dry-run", cwd=study).stdout
     assert "9 runs, 6 finished; 3 to do, about" in plan
     assert "measured from finished runs" in plan
+    for run in (study / "runs").glob("*/*/seed-*/"):  # a process takes longer than what its own clock sees
+        whole = json.loads((run / "sweep.json").read_text())["seconds"]
+        assert whole > json.loads((run / "timing.jsonl").read_text().splitlines()[-1])["seconds"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Literal, Protocol
 
 from playvirtual.config import differences, from_dict
 from playvirtual.errors import InputError
+from playvirtual.study import sweep_time
 from playvirtual.study.engines import Engine
 from playvirtual.study.grids import Job
 from playvirtual.study.settings import other_results
@@ -101,7 +103,8 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
     waiting, running = deque(to_do), dict[Path, Job]()
     undone = {job.path for job in to_do}  # and not given up
     attempts: dict[Path, int] = {}
-    shown: set[Path] = set()  # of what runs, that which the display knows of
+    shown: dict[Path, float] = {}  # run folder → since when the display knows that it runs
+    anew: dict[Path, bool] = {}  # run folder → whether this attempt makes the run as a whole
     display.begin(len(jobs), len(finished))
 
     def give_up(path: Path, error: str) -> None:
@@ -116,7 +119,7 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
     def show_begun(begun: Sequence[Job]) -> None:
         for job in begun:
             if job.path not in shown:
-                shown.add(job.path)
+                shown[job.path] = time.monotonic()
                 display.started(job, attempts[job.path])
 
     try:
@@ -128,14 +131,17 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                 while engine.room() and (job := _next(waiting, undone)) is not None:
                     running[job.path] = job
                     attempts[job.path] = attempts.get(job.path, 0) + 1
+                    anew[job.path] = not (job.path / "timing.jsonl").exists()
                     engine.start(job)
                 show_begun(engine.begun())
                 for job, failure, hopeless in engine.wait(POLL):
                     show_begun([job])
-                    shown.discard(job.path)
+                    seconds = time.monotonic() - shown.pop(job.path)
                     del running[job.path]
                     again = failure is not None and not hopeless and attempts[job.path] <= retries
                     display.ended(job, failure, again=again)
+                    if failure is None and anew[job.path]:
+                        sweep_time.note(job.path, seconds)
                     if failure is None:
                         result.finished.append(job)
                         undone.discard(job.path)
