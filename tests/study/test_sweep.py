@@ -54,6 +54,17 @@ def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path
 
 
 @pytest.mark.slow
+def test_the_whole_suite_of_toys_is_swept_under_one_set_of_flags(tmp_path: Path) -> None:
+    """Both kinds of actions, Rainbow and SAC, in one sweep."""
+    small = ["--steps=100", "--min-size=60", "--K=1", "--episodes=2", "--every=0", "--batch-size=8", "--device=cpu"]
+    done = playvirtual("sweep", "toy", "--seeds", "1", "--out", "runs", *small, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6/6 runs finished" in done.stdout
+    found = {"/".join(path.parts[-4:-1]) for path in (tmp_path / "runs").rglob("evaluations.jsonl")}
+    assert found == {f"toy-{task}/{row}/seed-1" for task in ("catch", "reach") for row in ("rl", "spr", "playvirtual")}
+
+
+@pytest.mark.slow
 def test_a_changed_configuration_is_refused_with_the_difference(study: Path) -> None:
     result = playvirtual(*SWEEP, "--learning-rate=0.5", cwd=study)
     assert result.returncode == 2
