@@ -21,8 +21,8 @@ SWEEP_HELP = """\
 Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
 
 The same command does the rest of the work each time: finished runs are skipped, interrupted ones go on, failed
-ones are tried again. All flags of `playvirtual train` hold for every run of the sweep. Defaults shown for them are
-those of {task}; other tasks have others."""
+ones are tried again. All flags of `playvirtual train` hold for every run of the sweep, but where its row or method
+sets the same. Defaults shown for them are those of {task}; other tasks have others."""
 SWEEP_EXAMPLES = """\
 examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
@@ -57,7 +57,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     suites = "atari100k, dmc100k, dmc500k, minatar, toy, or tasks: a,b,c (default: those of the experiment)"
     parser.add_argument("--suite", metavar="NAMES", help=suites)
     parser.add_argument("--seeds", metavar="N", default="5", help="runs of each setting, seeds 1 to N (default: 5)")
-    parser.add_argument("--rows", metavar="NAMES", help="only these rows, by label or method, separated by commas")
+    rows = "only these rows, by label or method: a,b,c, or 'a; b' where a label has a comma"
+    parser.add_argument("--rows", metavar="NAMES", help=rows)
     parser.add_argument(
         "--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)"
     )
@@ -160,7 +161,9 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     retries = coerce("retries", int, options.retries)
     if retries < 0:
         raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
-    grid = grids.select(grids.load(options.experiment), options.rows)
+    whole = grids.load(options.experiment)
+    grids.check_flags(whole, given_fields(options))
+    grid = grids.select(whole, options.rows)
     jobs = grids.jobs(
         grid,
         grids.chosen_tasks(grid, options.suite),
@@ -219,7 +222,7 @@ def _engine(options: argparse.Namespace) -> Any:
 
     share = None if options.gpus_per_run is None else coerce("gpus_per_run", float, options.gpus_per_run)
     cpus = 1.0 if options.cpus_per_run is None else coerce("cpus_per_run", float, options.cpus_per_run)
-    return RayEngine(options.address, cpus, share)
+    return RayEngine(options.address, cpus, share, device=given_fields(options).get("device", "auto"))
 
 
 def _probe(options: argparse.Namespace) -> int:

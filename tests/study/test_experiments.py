@@ -11,7 +11,7 @@ from playvirtual.cli_study import experiments_text
 from playvirtual.errors import InputError
 from playvirtual.presets import build
 from playvirtual.study.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
-from playvirtual.study.grids import jobs, load, select
+from playvirtual.study.grids import check_flags, jobs, load, select
 
 
 def test_every_published_ablation_row_has_a_setting_and_the_other_way_round() -> None:
@@ -56,6 +56,13 @@ def test_flags_of_a_study_leave_a_methods_own_settings_alone() -> None:
     assert {job.config.steps for job in found} == {600}
 
 
+def test_a_flag_that_every_row_sets_itself_is_refused() -> None:
+    for name, flag in [("ablation-k", "K"), ("ablation-m", "M")]:
+        with pytest.raises(InputError, match=f"{flag}: '4' is not allowed with {name}, every row of which sets it"):
+            check_flags(experiment(name), {"steps": "600", flag: "4"})
+    check_flags(experiment("toy"), {"K": "2", "M": "3"})  # RL sets both, PlayVirtual neither
+
+
 def test_a_grid_of_ones_own_in_toml_and_in_python(tmp_path: Path) -> None:
     toml = tmp_path / "horizons.toml"
     toml.write_text('suite = "toy/catch"\n[[row]]\nlabel = "short"\nmethod = "spr"\n[row.options]\nK = 3\n[[row]]\n')
@@ -88,6 +95,15 @@ def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path)
         ('[[row]]\nlable = "x"\n', "'lable' is not known; did you mean 'label'"),
         ("[[row]]\noptions = 3\n", "row 1: options is 3"),
         ("suite = 3\n[[row]]\n", "has suite = 3; allowed: a name, or a list of names"),
+        ('suite = ["toy/catch", 3]\n[[row]]\n', r"has suite = \['toy/catch', 3\]; allowed: a name, or a list of names"),
+        ('[[row]]\noptions = {task = "toy/reach"}\n', "row 1: option: 'task' is not a row's to set; allowed: --suite"),
+        (
+            '[[row]]\noptions = {method = "spr"}\n',
+            "'method' is not a row's to set; allowed: method = …",
+        ),
+        ('[[row]]\noptions = {preset = "paper"}\n', "'preset' is not a row's to set; allowed: --preset"),
+        ("[[row]]\noptions = {seed = 4}\n", "'seed' is not a row's to set; allowed: --seeds"),
+        ('[[row]]\n[[row]]\nmethod = "rl"\nlabel = "playvirtual"\n', "row 2: label: 'playvirtual' is that of row 1"),
         ("[[wor]]\n", "'wor' is not known; allowed: row, suite, title"),
     ],
 )
@@ -95,6 +111,22 @@ def test_a_bad_grid_is_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         load(str(tmp_path / "grid.toml"))
+
+
+def test_an_option_that_is_no_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grid.py").write_text("rows = [{'label': 'a', 'options': {1: 2}}]\n")
+    with pytest.raises(InputError, match="row 1: option: 1 is not a name"):
+        load(str(tmp_path / "grid.py"))
+
+
+def test_rows_for_other_kinds_of_actions_may_share_a_label(tmp_path: Path) -> None:
+    head = "from playvirtual.study.experiments import Row\n"
+    rows = "Row('none', 'spr', actions='discrete'), Row('none', 'rl', actions='{}')"
+    (tmp_path / "grid.py").write_text(f"{head}rows = [{rows.format('continuous')}]\n")
+    assert len(load(str(tmp_path / "grid.py")).rows) == 2
+    (tmp_path / "same.py").write_text(f"{head}rows = [{rows.format('any')}]\n")
+    with pytest.raises(InputError, match="row 2: label: 'none' is that of row 1"):
+        load(str(tmp_path / "same.py"))
 
 
 def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() -> None:
@@ -126,6 +158,19 @@ def test_fixed_encoders_are_those_of_the_same_task_and_seed() -> None:
     assert [row.label for row in only.rows] == ["PlayVirtual", "PlayVirtual Encoder"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        ("SPR, K = 3", ["SPR, K = 3"]),
+        ("SPR, K = 3;", ["SPR, K = 3"]),
+        ("SPR, K = 3; SPR, K = 6", ["SPR, K = 3", "SPR, K = 6"]),
+        ("rl,", ["SPR, K = 0", "PlayVirtual, K = 0"]),
+    ],
+)
+def test_rows_are_named_by_labels_with_commas_too(rows: str, labels: list[str]) -> None:
+    assert [row.label for row in select(experiment("ablation-k"), rows).rows] == labels
+
+
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'ablation-k'"):
         load("ablatoin-k")
@@ -135,6 +180,8 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         suite("atari/pomg")
     with pytest.raises(InputError, match="did you mean 'spr'"):
         select(experiment("toy"), "sprr")
+    with pytest.raises(InputError, match="rows: ' ;' names none; allowed: labels or methods of toy"):
+        select(experiment("toy"), " ;")
     with pytest.raises(InputError, match="seeds: 0 is not allowed"):
         jobs(experiment("toy"), suite("toy"), 0, Path("runs"))
     with pytest.raises(InputError, match="option: 'KK' is not known"):

@@ -158,6 +158,9 @@ class OneAtATime:
         self.started.append(job.path.parent.name)
         self._running.append(job)
 
+    def begun(self) -> list[Job]:
+        return self._running
+
     def wait(self, seconds: float) -> list[Outcome]:
         job = self._running.pop()  # the later one first, so that order is not a matter of luck
         return [Outcome(job, "broken" if job.path.parent.name == self.failing else None)]

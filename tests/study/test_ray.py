@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from playvirtual.study.experiments import experiment, suite
 from playvirtual.study.grids import Job, jobs
 from playvirtual.study.sweep import Display, sweep
 from playvirtual.study.sweep_display import PlainLines
+from playvirtual.training.checkpoint import complete
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 
@@ -88,6 +90,52 @@ def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
     for one, other in zip(found, grid(tmp_path / "local"), strict=True):
         for name in ("evaluations.jsonl", "metrics.jsonl"):
             assert (one.path / name).read_text() == (other.path / name).read_text(), one.title
+
+
+@pytest.mark.slow
+def test_a_signal_leaves_checkpoints_and_the_command_to_go_on(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal does it: the signal goes to every process of the group, Ray's own among them."""
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "playvirtual", "--seeds", "99", "--every", "0"]
+    words += ["--checkpoint-every=0", "--log-every=50", "--device=cpu", "--engine", "ray", "--address", "local"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "playvirtual", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    run = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1"
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    started = stdout.count("started   toy/catch")
+    assert 1 <= started < 99  # the rest waited in Ray's queue
+    assert f"0/99 runs finished, {started} running, {99 - started} waiting" in stdout
+    command = shlex.join(["playvirtual", *words])
+    assert stderr == f"stopped with 99 runs to go; go on with the same command: {command}\n"
+    assert len(complete(run)) == 1
+
+
+@pytest.mark.slow
+def test_what_can_never_work_is_refused_or_tried_once(tmp_path: Path) -> None:
+    foreign = tmp_path / "toy-catch" / "rl" / "seed-1" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("not a run")
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "rl", "--seeds", "1", "--out", str(tmp_path)]
+    words += ["--engine", "ray", "--address", "local", "--gpus-per-run", "0", "--retries", "3"]
+    command = [sys.executable, "-m", "playvirtual", *words, "--device"]
+    cuda, cpu = (
+        subprocess.run([*command, device], capture_output=True, text=True, timeout=120) for device in ("cuda", "cpu")
+    )
+    assert cuda.returncode == 2
+    assert cuda.stderr.startswith("playvirtual: error: device: 'cuda' is not allowed with gpus_per_run 0"), cuda.stderr
+    assert cpu.returncode == 1, cpu.stderr
+    assert cpu.stdout.count("started   toy/catch  RL  seed 1") == 1
+    assert f"run_dir: {str(foreign.parent)!r}" in cpu.stderr
 
 
 def test_an_unreachable_address_is_said_within_seconds(tmp_path: Path) -> None:

@@ -48,6 +48,20 @@ def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path
     plan = playvirtual(*SWEEP, "--seeds", "3", "--dry-run", cwd=study).stdout
     assert "9 runs, 6 finished; 3 to do, about" in plan
     assert "measured from finished runs" in plan
+    for run in (study / "runs").glob("*/*/seed-*/"):  # a process takes longer than what its own clock sees
+        whole = json.loads((run / "sweep.json").read_text())["seconds"]
+        assert whole > json.loads((run / "timing.jsonl").read_text().splitlines()[-1])["seconds"]
+
+
+@pytest.mark.slow
+def test_the_whole_suite_of_toys_is_swept_under_one_set_of_flags(tmp_path: Path) -> None:
+    """Both kinds of actions, Rainbow and SAC, in one sweep."""
+    small = ["--steps=100", "--min-size=60", "--K=1", "--episodes=2", "--every=0", "--batch-size=8", "--device=cpu"]
+    done = playvirtual("sweep", "toy", "--seeds", "1", "--out", "runs", *small, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6/6 runs finished" in done.stdout
+    found = {"/".join(path.parts[-4:-1]) for path in (tmp_path / "runs").rglob("evaluations.jsonl")}
+    assert found == {f"toy-{task}/{row}/seed-1" for task in ("catch", "reach") for row in ("rl", "spr", "playvirtual")}
 
 
 @pytest.mark.slow
@@ -77,16 +91,23 @@ def test_a_browser_shows_the_report_without_a_complaint(study: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_retried_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_retried_unless_its_input_is_bad_and_stops_no_other(tmp_path: Path) -> None:
     foreign = tmp_path / "runs" / "toy-catch" / "spr" / "seed-1" / "notes.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("not a run")
-    result = playvirtual(*SWEEP, "--seeds", "1", "--rows", "rl,spr", "--retries", "1", cwd=tmp_path)
+    rows = (
+        '[[row]]\nmethod = "rl"\n[[row]]\nmethod = "spr"\n[[row]]\nlabel = "wild"\noptions = {learning_rate = 1e30}\n'
+    )
+    (tmp_path / "mine.toml").write_text(rows)
+    words = ["sweep", "mine.toml", "--suite", "toy/catch", *QUICK, "--seeds", "1", "--retries", "1"]
+    result = playvirtual(*words, cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stdout.count("started   toy/catch  SPR  seed 1") == 2
-    assert "finished  toy/catch  RL  seed 1" in result.stdout
-    assert "\n1 run failed; the same command tries it again: playvirtual sweep toy" in result.stderr
+    assert result.stdout.count("started   toy/catch  wild  seed 1") == 2
+    assert result.stdout.count("started   toy/catch  spr  seed 1") == 1
+    assert "finished  toy/catch  rl  seed 1" in result.stdout
+    assert "\n2 runs failed; the same command tries them again: playvirtual sweep mine.toml" in result.stderr
     assert "failed: runs/toy-catch/spr/seed-1: playvirtual: error: run_dir:" in result.stderr
+    assert "not finite at step" in result.stderr
     assert foreign.read_text() == "not a run"
 
 
@@ -129,6 +150,7 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         (["sweep", "toy", "--gpus-per-run", "0.25"], "gpus_per_run: '0.25' is not allowed with --engine local"),
         (["sweep", "toy", "--engine", "ray", "--per-gpu=4"], "per_gpu: '4' is not allowed with --engine ray"),
         (["sweep", "toy", "--engine", "ray", "--device=cuda:1"], "device: 'cuda:1' is not allowed with --engine ray"),
+        (["sweep", "ablation-k", "--K=4", "--dry-run"], "K: '4' is not allowed with ablation-k, every row of which"),
         (["sweep", "toy", "--device=cuda:99"], "device: 'cuda:99' is not there"),
         (["report", "nowhere"], "runs: 'nowhere' is not there"),
     ]:

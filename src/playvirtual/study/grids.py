@@ -16,9 +16,11 @@ from playvirtual.errors import InputError, unknown
 from playvirtual.hyperparameters import METHOD_CHANGES
 from playvirtual.presets import assembled, base
 from playvirtual.study.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
-from playvirtual.study.settings import changes, flat, folder_name
+from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
 
 ROW_KEYS = ("label", "method", "options")
+# Where that is said which no option of a row may change.
+ELSEWHERE = {"task": "--suite", "method": "method = … beside the options", "preset": "--preset", "seed": "--seeds"}
 MOST_SEEDS = 10_000  # more would not be planned in a lifetime, and surely was not meant
 
 
@@ -111,6 +113,16 @@ def _job(
     return Job(row.label, config, {name: values[name] for name in wanted}, path, after)
 
 
+def check_flags(grid: Experiment, options: Mapping[str, Any]) -> None:
+    """Refuses a flag of the whole study that every row of the grid sets itself, as it would change no run."""
+    for name, value in options.items():
+        if all(name in {**row.options, **METHOD_CHANGES.get(row.method, {})} for row in grid.rows):
+            raise InputError(
+                f"{name}: {value!r} is not allowed with {grid.name}, every row of which sets it; allowed: other flags, "
+                "--rows, or a grid of your own"
+            )
+
+
 def _lender(grid: Experiment, row: Row) -> Row:
     """The row whose runs lend their encoders to the runs of `row`."""
     lenders = {r.label: r for r in grid.rows if not r.encoder_of}
@@ -120,11 +132,17 @@ def _lender(grid: Experiment, row: Row) -> Row:
 
 
 def select(grid: Experiment, rows: str | None) -> Experiment:
-    """The grid with only the rows whose label or method is in the comma-separated list, and those they build on."""
+    """The grid with only the rows whose label or method is in the list, and those they build on.
+
+    The list is separated by semicolons if there is any, else by commas, unless the whole of it is one row's label.
+    """
     if rows is None:
         return grid
-    names = [name.strip() for name in rows.split(";" if ";" in rows else ",")]
     known = {key for row in grid.rows for key in (row.label, row.method)}
+    parts = [rows] if rows.strip() in known else rows.split(";" if ";" in rows else ",")
+    names = [name for part in parts if (name := part.strip())]
+    if not names:
+        raise InputError(f"rows: {rows!r} names none; allowed: labels or methods of {grid.name}")
     for name in names:
         if name not in known:
             raise unknown("rows", name, known)
@@ -174,13 +192,31 @@ def _experiment(path: Path, record: Mapping[str, Any]) -> Experiment:
     suites = (given,) if isinstance(given, str) else given
     if not isinstance(suites, list | tuple) or not all(isinstance(name, str) for name in suites):
         raise InputError(f"experiment: {str(path)!r} has suite = {given!r}; allowed: a name, or a list of names")
-    return Experiment(
-        path.stem,
-        str(record.get("title", path.stem)),
-        str(path),
-        tuple(_row(path, number, row) for number, row in enumerate(rows, 1)),
-        tuple(suites),
-    )
+    found = tuple(_checked(path, number, _row(path, number, row)) for number, row in enumerate(rows, 1))
+    _refuse_equal_labels(path, found)
+    return Experiment(path.stem, str(record.get("title", path.stem)), str(path), found, tuple(suites))
+
+
+def _checked(path: Path, number: int, row: Row) -> Row:
+    """The same row, unless its options would name a run and not what is set in it."""
+    for name in row.options:
+        if not isinstance(name, str):
+            raise InputError(f"{path}: row {number}: option: {name!r} is not a name; allowed: one such as 'K'")
+        if name in RUN_NAMES:
+            raise InputError(
+                f"{path}: row {number}: option: {name!r} is not a row's to set; allowed: {ELSEWHERE[name]}"
+            )
+    return row
+
+
+def _refuse_equal_labels(path: Path, rows: Sequence[Row]) -> None:
+    """A label names one row of a task; rows for other kinds of actions may share it."""
+    for number, row in enumerate(rows, 1):
+        for before, other in enumerate(rows[: number - 1], 1):
+            if row.label == other.label and (row.actions == other.actions or "any" in (row.actions, other.actions)):
+                raise InputError(
+                    f"{path}: row {number}: label: {row.label!r} is that of row {before}; allowed: one of its own"
+                )
 
 
 def _row(path: Path, number: int, row: Any) -> Row:

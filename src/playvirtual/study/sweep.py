@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Literal, Protocol
 
 from playvirtual.config import differences, from_dict
 from playvirtual.errors import InputError
+from playvirtual.study import sweep_time
 from playvirtual.study.engines import Engine
 from playvirtual.study.grids import Job
 from playvirtual.study.settings import other_results
@@ -53,13 +55,6 @@ class Changed(InputError):
     """The folder holds a run of another configuration."""
 
 
-class Stopped(Exception):
-    """A signal asked the sweep to stop."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def state(job: Job) -> State:
     """How far the run in the job's folder is; raises if that folder holds a run of another configuration."""
     if not (job.path / "config.json").exists():
@@ -94,7 +89,10 @@ def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]
 
 
 def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 1) -> Result:
-    """Runs what is not finished; a run that fails is tried `retries` times more and then left aside."""
+    """Runs what is not finished; a run that fails is tried `retries` times more and then left aside.
+
+    One that ends for bad input is not tried again, since it would end in the same way.
+    """
     if retries < 0:
         raise InputError(f"retries: {retries} is not allowed; allowed: 0 or more")
     finished, to_do, unreadable = sort_out(jobs)
@@ -102,6 +100,8 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
     waiting, running = deque(to_do), dict[Path, Job]()
     undone = {job.path for job in to_do}  # and not given up
     attempts: dict[Path, int] = {}
+    shown: dict[Path, float] = {}  # run folder → since when the display knows that it runs
+    anew: dict[Path, bool] = {}  # run folder → whether this attempt makes the run as a whole
     display.begin(len(jobs), len(finished))
 
     def give_up(path: Path, error: str) -> None:
@@ -113,20 +113,32 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
             display.ended(job, reason := f"needs {path}, which has failed", again=False)
             give_up(job.path, reason)
 
+    def show_begun(begun: Sequence[Job]) -> None:
+        for job in begun:
+            if job.path not in shown:
+                shown[job.path] = time.monotonic()
+                display.started(job, attempts[job.path])
+
     try:
-        with _signals_raise():
-            for path, error in unreadable.copy().items():
-                give_up(path, error)
-            while waiting or running:
+        with _signals() as received:
+            for lost in [job for job in jobs if job.path in unreadable]:
+                display.ended(lost, error := unreadable[lost.path], again=False)
+                give_up(lost.path, error)
+            while (waiting or running) and not received:
                 while engine.room() and (job := _next(waiting, undone)) is not None:
                     running[job.path] = job
                     attempts[job.path] = attempts.get(job.path, 0) + 1
+                    anew[job.path] = not (job.path / "timing.jsonl").exists()
                     engine.start(job)
-                    display.started(job, attempts[job.path])
-                for job, failure in engine.wait(POLL):
+                show_begun(engine.begun())
+                for job, failure, hopeless in engine.wait(POLL):
+                    show_begun([job])
+                    seconds = time.monotonic() - shown.pop(job.path)
                     del running[job.path]
-                    again = failure is not None and attempts[job.path] <= retries
+                    again = failure is not None and not hopeless and attempts[job.path] <= retries
                     display.ended(job, failure, again=again)
+                    if failure is None and anew[job.path]:
+                        sweep_time.note(job.path, seconds)
                     if failure is None:
                         result.finished.append(job)
                         undone.discard(job.path)
@@ -135,8 +147,9 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                     else:
                         give_up(job.path, failure)
                 display.refresh()
-    except Stopped as stop:
-        result.stopped_by, result.waiting = stop.number, [*running.values(), *waiting]
+        if received and (waiting or running):
+            show_begun(engine.begun())
+            result.stopped_by, result.waiting = received[0], [*running.values(), *waiting]
     finally:
         display.close()
         engine.stop()
@@ -152,15 +165,20 @@ def _next(waiting: deque[Job], undone: set[Path]) -> Job | None:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise `Stopped` inside the block."""
+def _signals() -> Iterator[list[int]]:
+    """The SIGINTs and SIGTERMs that come inside the block, in a list that grows.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
+    They are only noted, for the sweep to see between two polls: an exception in the middle of an engine's C code,
+    such as Ray's, would be lost in an error of its own.
+    """
+    received: list[int] = []
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

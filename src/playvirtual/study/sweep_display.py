@@ -27,7 +27,7 @@ def display() -> Display:
 
 
 class _Count:
-    """How many runs there are, are done and have failed, and since when."""
+    """How many runs there are, are done, have failed, are under way and wait, and since when."""
 
     def __init__(self) -> None:
         self.total = self.done = self.skipped = self.failed = 0
@@ -38,6 +38,8 @@ class _Count:
         text = f"{self.skipped + self.done}/{self.total} {plural(self.total, 'run')} finished"
         text += f" ({self.skipped} before)" if self.skipped else ""
         text += f", {len(self.running)} running" if self.running else ""
+        waiting = self.total - self.skipped - self.done - self.failed - len(self.running)
+        text += f", {waiting} waiting" if waiting else ""
         text += f", {self.failed} failed" if self.failed else ""
         return f"{text}, {duration(time.monotonic() - self.began)}"
 

@@ -12,6 +12,7 @@ class Outcome(NamedTuple):
 
     job: Job
     error: str | None
+    hopeless: bool = False  # bad input: another attempt would end in the same error
 
 
 class Engine(Protocol):
@@ -23,6 +24,10 @@ class Engine(Protocol):
 
     def start(self, job: Job) -> None:
         """Begins a run, or goes on with it where it stopped."""
+        ...
+
+    def begun(self) -> list[Job]:
+        """The runs at work: those that were started, do not wait for room in a queue, and have not ended."""
         ...
 
     def wait(self, seconds: float) -> list[Outcome]:

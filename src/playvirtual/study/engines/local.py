@@ -20,6 +20,7 @@ from playvirtual.study.grids import Job
 
 PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
 PR_SET_PDEATHSIG = 1
+BAD_INPUT = 2  # the exit code of `playvirtual` for what is the user's to mend
 
 
 @dataclass
@@ -84,6 +85,9 @@ class LocalEngine:
             return replace(job, options={**job.options, "device": "cuda"})
         return job
 
+    def begun(self) -> list[Job]:
+        return [child.job for child in self._children]
+
     def wait(self, seconds: float) -> list[Outcome]:
         deadline = time.monotonic() + seconds
         while not (ended := [c for c in self._children if c.process.poll() is not None]):
@@ -131,7 +135,8 @@ def _outcome(child: _Child) -> Outcome:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if code < 0:
         return Outcome(child.job, f"killed by {signal.Signals(-code).name}")
-    return Outcome(child.job, lines[-1].strip() if lines else f"exit code {code} without a word")
+    error = lines[-1].strip() if lines else f"exit code {code} without a word"
+    return Outcome(child.job, error, hopeless=code == BAD_INPUT)
 
 
 def _cards(device: str) -> list[str]:

@@ -10,16 +10,18 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from playvirtual.errors import InputError, InUse
 from playvirtual.study.engines import Outcome
 from playvirtual.study.grids import Job
+from playvirtual.training import lock
 
 DEFAULT_PORT = 6379
 CONNECT_SECONDS = 5.0
+PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
 LINGERING = 120.0  # seconds the worker of a lost node may take to notice
 LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or node
 
@@ -27,7 +29,14 @@ LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or n
 class RayEngine:
     """Hands every run to the cluster at once; Ray queues what does not fit."""
 
-    def __init__(self, address: str | None, cpus_per_run: float = 1.0, gpus_per_run: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        cpus_per_run: float = 1.0,
+        gpus_per_run: float | None = None,
+        *,
+        device: str = "auto",
+    ) -> None:
         ray = _import_ray()
         for name, value in (("cpus_per_run", cpus_per_run), ("gpus_per_run", gpus_per_run)):
             if value is not None and not 0 <= value < math.inf:
@@ -38,6 +47,11 @@ class RayEngine:
         wanted = (1.0 if gpus else 0.0) if gpus_per_run is None else gpus_per_run
         if wanted > gpus:
             raise InputError(f"gpus_per_run: {wanted:g} is not allowed; allowed: 0 to {gpus:g}, the largest node's")
+        if device.startswith("cuda") and not wanted:
+            raise InputError(
+                f"device: {device!r} is not allowed with gpus_per_run 0; allowed: auto, cpu, or a share of the "
+                f"{gpus:g} GPUs of the largest node"
+            )
         cpus = _largest_share(ray, "CPU")
         if cpus_per_run > cpus:
             raise InputError(
@@ -48,13 +62,24 @@ class RayEngine:
             num_cpus=cpus_per_run, num_gpus=wanted, max_retries=LOST_WORKERS, max_calls=1, scheduling_strategy="SPREAD"
         )(_train)
         self._running: dict[Any, Job] = {}
+        self._queued: dict[Path, int] = {}  # run folder → when its lock was written before
 
     def room(self) -> bool:
         return True
 
     def start(self, job: Job) -> None:
         arguments = {**job.arguments(), "run_dir": str(Path(job.path).resolve())}
+        self._queued[job.path] = _locked_at(job)
         self._running[self._train.remote(arguments)] = job
+
+    def begun(self) -> list[Job]:
+        """A task says that it has begun by writing the lock of its run folder, which all nodes share."""
+        self._queued = {
+            job.path: self._queued[job.path]
+            for job in self._running.values()
+            if job.path in self._queued and _locked_at(job) == self._queued[job.path]
+        }
+        return [job for job in self._running.values() if job.path not in self._queued]
 
     def wait(self, seconds: float) -> list[Outcome]:
         if not self._running:
@@ -63,10 +88,26 @@ class RayEngine:
         return [self._outcome(reference) for reference in ended]
 
     def stop(self) -> None:
-        for reference in self._running:
-            self._ray.cancel(reference, force=True)
+        try:
+            self._stop_runs()
+        except (KeyboardInterrupt, SystemError):  # a second signal; in the midst of Ray's C code it is the latter
+            self._cancel(list(self._running), force=True)
         self._running = {}
         self._ray.shutdown()
+
+    def _stop_runs(self) -> None:
+        """Tells every run to write a checkpoint and end, and waits; what has not ended by then is killed."""
+        left = list(self._running)
+        self._cancel(left, force=False)  # to the worker's main thread that is a SIGINT
+        deadline = time.monotonic() + PATIENCE
+        while left and time.monotonic() < deadline:
+            _, left = self._ray.wait(left, num_returns=len(left), timeout=0)
+            time.sleep(0.1)
+        self._cancel(left, force=True)
+
+    def _cancel(self, references: Sequence[Any], *, force: bool) -> None:
+        for reference in references:
+            self._ray.cancel(reference, force=force)
 
     def _outcome(self, reference: Any) -> Outcome:
         job = self._running.pop(reference)
@@ -74,7 +115,8 @@ class RayEngine:
             self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            return Outcome(job, lines[-1].strip() if lines else type(error).__name__)
+            # Ray raises what is both its own error and the run's.
+            return Outcome(job, lines[-1].strip() if lines else type(error).__name__, isinstance(error, InputError))
         return Outcome(job, None)
 
 
@@ -92,6 +134,14 @@ def _train(arguments: Mapping[str, Any]) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def _locked_at(job: Job) -> int:
+    """When a process last took the run folder, on the clock of the storage; 0 for never."""
+    try:
+        return (job.path / lock.NAME).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _import_ray() -> Any:
