@@ -64,7 +64,7 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
     return run(config, path, shown, resume=resume, log=parse(log))
 
 
-def load(path: RunOrPath, device: str = "auto") -> Agent:
+def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
     From then on this process computes in the run's precision and, on the CPU, with its number of threads.
@@ -78,6 +78,7 @@ def export(path: RunOrPath, out: str | Path) -> Path:
     folder, target = _open(path), Path(out)
     if target.exists():
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
+    folder.config()  # what `load` could not read is not worth writing
     config = (folder.path / "config.json").read_bytes()
     source = _agent_folder(folder)
     contents = [(name, checkpoint.read(source, name)) for name in AGENT_FILES]
@@ -92,7 +93,7 @@ def evaluate(
     *,
     episodes: int | None = None,
     seed: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     watcher: Watcher | None = None,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
@@ -126,7 +127,7 @@ def _agent_folder(folder: RunFolder) -> Path:
     return folder.path if folder.is_export else newest_sound(folder.path, AGENT_FILES)
 
 
-def _load(folder: RunFolder, source: Path, device: str) -> Agent:
+def _load(folder: RunFolder, source: Path, device: str | torch.device) -> Agent:
     config, chosen = folder.config(), resolve(device)
     shape, actions = checkpoint.read_shapes(source)
     weights = checkpoint.read_tensors(source, "weights.safetensors")
