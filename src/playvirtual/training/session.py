@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any
 
 import numpy as np
@@ -264,7 +265,7 @@ class Session:
             memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
             if memory is not None:
                 raise RunError(f"{memory}; {self._last_good()}") from error
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join("".join(format_exception_only(error)).split())
             raise Crash(f"{reason}; {self._last_good()}") from error
 
     def _last_good(self) -> str:
