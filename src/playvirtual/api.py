@@ -61,7 +61,7 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
     return run(config, path, shown, resume=resume, log=parse(log))
 
 
-def load(path: RunOrPath, device: str = "auto") -> Agent:
+def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
     From then on this process computes in the run's precision and, on the CPU, with its number of threads.
@@ -75,6 +75,7 @@ def export(path: RunOrPath, out: str | Path) -> Path:
     folder, target = _open(path), Path(out)
     if target.exists():
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
+    folder.config()  # what `load` could not read is not worth writing
     config = (folder.path / "config.json").read_bytes()
     source = _agent_folder(folder)
     contents = [(name, checkpoint.read(source, name)) for name in kept_agent.FILES]
@@ -89,7 +90,7 @@ def evaluate(
     *,
     episodes: int | None = None,
     seed: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     watcher: Watcher | None = None,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
@@ -123,7 +124,7 @@ def _agent_folder(folder: RunFolder) -> Path:
     return folder.path if folder.is_export else newest_sound(folder.path, kept_agent.FILES)
 
 
-def _load(folder: RunFolder, source: Path, device: str) -> Agent:
+def _load(folder: RunFolder, source: Path, device: str | torch.device) -> Agent:
     config, chosen = folder.config(), resolve(device)
     shape, actions = kept_agent.read_shapes(source)
     weights = kept_agent.read_weights(source)

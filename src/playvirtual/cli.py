@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config, other_agents_option
-from playvirtual.errors import InputError, Interrupted, RunError, out_of_memory, unknown, writing
+from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
 
@@ -34,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"playvirtual: error: {error}", file=sys.stderr)
         return 2
     except RunError as error:
+        if isinstance(error, Crash):
+            traceback.print_exception(error.__cause__)
         print(f"playvirtual: error: {error}", file=sys.stderr)
         return 1
     except Interrupted as error:
@@ -47,6 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"playvirtual: error: {line}", file=sys.stderr)
         return 1
+
+
+def _show(text: str) -> None:
+    """Prints what a command has found; a RunError if it cannot be written."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is left over would be tried again, and fail again, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise RunError(f"stdout: cannot be written: {error.strerror}") from error
 
 
 def _parser(words: Sequence[str]) -> Parser:
@@ -255,8 +269,7 @@ def _train(options: argparse.Namespace) -> int:
         raise _no_task("train")
     else:
         run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
-    print(run_summary(run.config, run.returns))
-    print(f"run folder: {run.path}")
+    _show(f"{run_summary(run.config, run.returns)}\nrun folder: {run.path}")
     return 0
 
 
@@ -272,18 +285,18 @@ def _evaluate(options: argparse.Namespace) -> int:
     seed = None if options.seed is None else coerce("seed", int, options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
     returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
-    print(run_summary(config, returns))
+    _show(run_summary(config, returns))
     if recorder is not None:
         film = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
         with writing("video", film):
-            print(f"video: {recorder.save(film)}")
+            _show(f"video: {recorder.save(film)}")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     from playvirtual.api import export
 
-    print(f"export: {export(options.path, options.out)}")
+    _show(f"export: {export(options.path, options.out)}")
     return 0
 
 
@@ -298,7 +311,7 @@ def _bench(options: argparse.Namespace) -> int:
     repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
     given = {"method": options.method, "preset": options.preset, **given_fields(options)}
     measurement = bench(options.task, repeats=repeats, say=say, **given)
-    print(table(measurement))
+    _show(table(measurement))
     write(measurement)
     return 0
 
@@ -308,12 +321,12 @@ def _list(options: argparse.Namespace) -> int:
     from playvirtual.hyperparameters import METHOD_NOTES
 
     if options.what == "tasks":
-        print("\n".join([*task_names(), "gym/<any Gymnasium id with pixel observations>"]))
+        _show("\n".join([*task_names(), "gym/<any Gymnasium id with pixel observations>"]))
     elif options.what == "methods":
         width = max(map(len, METHOD_NOTES))
-        print("\n".join(f"{name:<{width}}  {note}" for name, note in METHOD_NOTES.items()))
+        _show("\n".join(f"{name:<{width}}  {note}" for name, note in METHOD_NOTES.items()))
     elif options.what == "experiments":
-        print(experiments_text())
+        _show(experiments_text())
     else:
         raise unknown("list", options.what, ("tasks", "methods", "experiments"))
     return 0

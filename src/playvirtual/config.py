@@ -183,7 +183,7 @@ class Config:
         "what steps, schedules and evaluation intervals count: agent steps, or environment frames"
     )
     device: str = option("auto, cpu, cuda or cuda:N")
-    threads: int = option("CPU threads of the networks; 0: PyTorch's choice", low=0, high=1024)
+    threads: int = option("CPU threads of the networks; 0: PyTorch's choice when the run begins", low=0, high=1024)
     capture: Literal["off", "graph", "compile"] = option(
         "on a GPU, replay each update as one CUDA graph, compiled or not; the CPU always runs it step by step"
     )

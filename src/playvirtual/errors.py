@@ -1,4 +1,4 @@
-"""What can go wrong with a run, each shown as a single line: bad input, a failed run, a signal."""
+"""What can go wrong with a run, shown as a single line: bad input, a failed run, a signal."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class InUse(InputError):
 
 class RunError(RuntimeError):
     """A run that had to stop: why, and its last good checkpoint, in one line. Exit code 1."""
+
+
+class Crash(RunError):
+    """A run that an error nobody foresaw has stopped, its cause: shown with its traceback, then as any other."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -159,7 +159,32 @@ def test_colour_frames(settings):
     frames = lanes.step(np.array([0])).frames
     assert frames.flags.c_contiguous
     assert not np.array_equal(frames[0, 0], frames[0, 2])
-    assert lanes.picture(0).shape == (288, 288, 3)
+    assert lanes.picture(0).shape == (420, 320, 3)
+
+
+@pytest.mark.parametrize(("game", "repeat"), [("breakout", 4), ("ms_pacman", 4), ("pong", 1), ("seaquest", 3)])
+def test_pictures_are_the_games_own_screen(settings, game, repeat):
+    """Coloured frames at the screen's own width are compared with the picture, from amid a game into the next one."""
+    config = settings(grayscale=False, image_size=160, action_repeat=repeat)
+    lanes = make(f"atari/{game}", 2, training=False, config=config)
+    rng = np.random.default_rng(3)
+    lanes.reset([1, 0], [45, 0])
+    seeds, games = iter(range(7, 100)), 0
+    for time in range(700):
+        step = lanes.step(rng.integers(lanes.action_space.n, size=2))
+        frame, over = step.frames[1].transpose(1, 2, 0), step.over[1]
+        if time >= 100 and time % 10 == 0 and not over:
+            picture = lanes.picture(1)
+            assert picture.shape == (420, 320, 3)
+            screen = picture[::2, ::2]
+            assert np.array_equal(picture, screen.repeat(2, 0).repeat(2, 1))
+            assert np.abs(resize_area(screen, 160).astype(int) - frame).max() <= 1
+        if over:
+            frame = lanes.reset([1], [next(seeds)])[0].transpose(1, 2, 0)
+            assert np.abs(resize_area(lanes.picture(1)[::2, ::2], 160).astype(int) - frame).max() <= 1
+            games += 1
+    assert games or game == "pong"
+    lanes.close()
 
 
 @pytest.mark.parametrize("game", ATARI_100K)
@@ -168,5 +193,5 @@ def test_each_of_the_26_games_plays(settings, game):
     lanes = make(f"atari/{game}", 1, training=True, config=settings())
     assert lanes.reset([0], [0]).any()
     assert lanes.step(np.array([0])).frames.shape == (1, 1, 84, 84)
-    assert lanes.picture(0).shape == (336, 336, 3)
+    assert lanes.picture(0).shape == (420, 320, 3)
     lanes.close()

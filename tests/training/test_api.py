@@ -1,12 +1,15 @@
 """The Python entry points on a finished run: its own score again, fallen-back checkpoints, what is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import playvirtual as pv
+from playvirtual.study.dynamics_error import dynamics_mse
 from playvirtual.training import checkpoint, kept_agent
 from playvirtual.training.loop import Training
 
@@ -55,6 +58,27 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, capsys
     damage(older / "weights.safetensors")
     with pytest.raises(pv.InputError, match=r"step-000000045/weights.safetensors' is damaged"):
         pv.load(run, "cpu")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"task": "toy/catch"}'])
+def test_a_run_with_an_unreadable_configuration_is_not_exported(content: str, run: pv.Run, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(run.path, tmp_path / "run"))
+    (broken / "config.json").write_text(content)
+    with pytest.raises(pv.InputError, match=r"config\.json"):
+        pv.export(broken, tmp_path / "agent")
+    assert not (tmp_path / "agent").exists()
+
+
+def test_a_device_may_be_pytorchs_own_object(run: pv.Run, tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    assert pv.load(run, cpu).device == pv.load(run, device=cpu).device == cpu
+    assert pv.evaluate(run, device=cpu) == run.returns
+    assert pv.resume(run, device=cpu, quiet=True).returns == run.returns
+    options: dict[str, Any] = {**QUICK, "steps": 50, "device": cpu, "quiet": True}
+    assert pv.train("toy/catch", run_dir=tmp_path / "run", **options).config.device == "cpu"
+    assert dynamics_mse(run.path, transitions=2, device=cpu) == dynamics_mse(run.path, transitions=2, device="cpu")
+    with pytest.raises(pv.InputError, match="device: 'meta' is not allowed; allowed: auto, cpu, cuda, cuda:N"):
+        pv.load(run, torch.device("meta"))
 
 
 def test_an_export_cannot_go_on_learning(run: pv.Run, tmp_path: Path) -> None:

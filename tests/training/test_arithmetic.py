@@ -10,8 +10,11 @@ import torch
 
 import playvirtual as pv
 from playvirtual.study.probes import dynamics_mse
+from playvirtual.training import checkpoint
 from playvirtual.training.arithmetic import precision_on
 from playvirtual.training.loop import Training
+from tests.training.damage import edit, without
+from tests.training.test_resume import interrupted, same
 
 SMALL: dict[str, Any] = {"device": "cpu", "steps": 70, "min_size": 60, "K": 2, "episodes": 2, "every": 0}
 
@@ -40,6 +43,30 @@ def test_a_choice_that_someone_made_since_is_not_undone() -> None:
     assert threads_of(2) == 2
     torch.set_num_threads(4)
     assert threads_of(0) == 4
+
+
+def test_a_run_goes_on_with_as_many_threads_as_it_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Networks of this size have their sums split among threads: another number of them ends in other bits."""
+    options = {**SMALL, "threads": 0, "steps": 100, "hidden": 200, "batch_size": 64, "log_every": 20}
+    torch.set_num_threads(2)
+    whole = pv.train("toy/catch", run_dir=tmp_path / "whole", quiet=True, **options).path
+    interrupted("toy/catch", options, tmp_path / "parts", 70)
+    torch.set_num_threads(1)
+    parts = pv.resume(tmp_path / "parts", quiet=True).path
+    assert torch.get_num_threads() == 2
+    assert "was made with 2 of the CPU's threads, not 1, and goes on so" in capsys.readouterr().err
+    same(whole, parts)
+    assert threads_of(0) == 1  # the next run has PyTorch's choice again
+
+
+def test_a_checkpoint_that_does_not_know_its_threads(tmp_path: Path) -> None:
+    """As before there was the entry: PyTorch's choice."""
+    torch.set_num_threads(2)
+    interrupted("toy/catch", {**SMALL, "threads": 0}, tmp_path / "run", 65)
+    edit(checkpoint.newest(tmp_path / "run"), lambda entries, _: without(entries, "threads"))
+    torch.set_num_threads(3)
+    pv.resume(tmp_path / "run", quiet=True)
+    assert torch.get_num_threads() == 3
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 import playvirtual as pv
+from playvirtual.cli import main
 from playvirtual.training import checkpoint
 from playvirtual.training.lock import locked
 from playvirtual.training.session import Session
@@ -251,6 +254,80 @@ def test_divergence_stops_the_run_and_names_the_loss(task: str, options: dict[st
     assert all(0 <= p < 90 for positions in record["positions"].values() for p in positions)
     assert [p.name for p in checkpoint.complete(path)] == ["step-000000040"]
     checkpoint.verify(checkpoint.newest(path))
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Breaks down at the step that it was made to break down at."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+    breaks_at, steps = 0, 0
+    error: Exception = ValueError("the rope\nis torn")
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((10, 10, 1), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Fragile.steps += 1
+        if Fragile.steps == Fragile.breaks_at:
+            raise Fragile.error
+        return np.zeros((10, 10, 1), np.uint8), 0.0, False, False, {}
+
+
+FRAGILE = [*WORDS, "--image-size", "10", "--channels", "8", "--filters", "3", "--strides", "1", "--hidden", "16"]
+FRAGILE += ["--batch-size", "4", "--M", "1", "--max-episode-frames", "40", "--quiet"]
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "Fragile-v0" not in gymnasium.registry:
+        gymnasium.register("Fragile-v0", Fragile)
+    monkeypatch.setattr(Fragile, "steps", 0)
+
+
+@pytest.mark.usefixtures("fragile")
+def test_an_environment_that_breaks_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In training and where it is played again: the traceback, then what is safe and how to go on."""
+    path = tmp_path / "run"
+    monkeypatch.setattr(Fragile, "breaks_at", 90)
+    assert main(["train", "gym/Fragile-v0", *FRAGILE, "--run-dir", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert "in step\n    raise Fragile.error" in said
+    line = (
+        f"playvirtual: error: ValueError: the rope is torn; last good checkpoint: {path}/checkpoints/step-000000080; "
+        f"to go on: playvirtual train --resume {path}"
+    )
+    assert said.splitlines()[-1] == line
+    monkeypatch.setattr(Fragile, "breaks_at", Fragile.steps + 1)
+    with pytest.raises(pv.RunError, match=r"^ValueError: the rope is torn; .*000080; to go on") as caught:
+        pv.resume(path, quiet=True)
+    assert caught.value.__cause__ is Fragile.error
+    pv.resume(path, quiet=True)
+
+
+@pytest.mark.usefixtures("fragile")
+@pytest.mark.parametrize(("at", "safe"), [(3, "there is no checkpoint yet"), (90, "last good checkpoint: ")])
+def test_memory_that_runs_out_in_mid_run(
+    at: int, safe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Fragile, "breaks_at", at)
+    monkeypatch.setattr(Fragile, "error", MemoryError("out of memory"))
+    assert main(["train", "gym/Fragile-v0", *FRAGILE, "--run-dir", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("playvirtual: error: memory: out of memory; what decides it: ")
+    assert f"; {safe}" in said
+    assert said.count("\n") == 1
+
+
+def test_a_signal_that_cannot_be_confirmed_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C under `2>&1 | tee` ends tee as well: the handler's word has no reader."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "__stderr__", full)
+        stopped(tmp_path / "run", 50)
+    assert checkpoint.newest(tmp_path / "run").name == "step-000000051"
 
 
 class RunsCode:

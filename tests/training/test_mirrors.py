@@ -58,7 +58,7 @@ def killed_and_resumed(path: Path, log: str, at: int = 92) -> None:
             pass
 
     config = pv.build("toy/catch", **{k: v for k, v in CATCH.items() if k != "quiet"})
-    with pytest.raises(ConnectionError):
+    with pytest.raises(pv.RunError, match=r"^ConnectionError; "):
         run(config, path, Dies(), log=parse(log))
     assert json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == at // 10 * 10
     pv.resume(path, log=log, quiet=True)

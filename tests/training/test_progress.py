@@ -1,10 +1,14 @@
 """What a person reads while a run goes on."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from playvirtual.training.progress import Lines, per_second
+from playvirtual.training.progress import Dispensable, Lines, per_second
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,45 @@ def test_a_line_of_a_fast_run_has_no_exponent(capsys: pytest.CaptureFixture[str]
     lines.step(10**9, "return 1.0")
     said = capsys.readouterr().out
     assert re.fullmatch(r"toy/catch rl: 1000000000/1000000000 steps, \d+/s, 0:00:00 left, return 1\.0\n", said)
+
+
+TRAIN = "train toy/catch --device cpu --steps 160 --min-size 60 --K 2 --episodes 4 --every 0 --checkpoint-every 40"
+
+
+def test_a_display_that_cannot_write_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Dispensable(Lines("run", total=100, every=0.0))
+    lines.begin(0)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        lines.step(1, "")
+        lines.step(2, "")
+        lines.close()
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # to be closed, it must be rid of what is left
+
+
+@pytest.mark.parametrize("where", ["full", "pipe", "closed"])
+def test_a_run_outlives_whoever_reads_its_progress(where: str, tmp_path: Path) -> None:
+    """The loop goes on when a line cannot be written."""
+    command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run")]
+    if where == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open("/dev/full", os.O_WRONLY)
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if where == "closed" else command
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    reason = {"full": "No space left on device", "pipe": "Broken pipe", "closed": None}[where]
+    said = f"playvirtual: error: stdout: cannot be written: {reason}\n"  # of the summary, once all is done
+    assert (done.returncode, done.stderr) == ((1, said) if reason else (0, ""))
+    assert (tmp_path / "run" / "checkpoints" / "step-000000160").is_dir()
+    assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_goes_on_when_its_notices_cannot_be_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    (tmp_path / "run").mkdir()
+    with Path("/dev/full").open("w") as full:
+        subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "no checkpoint yet, starting"
+        subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "is finished already"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import time
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     if task == "atari/breakout":  # random play scores 1.7, the human player 30.5
         line = json.loads((parts / "evaluations.jsonl").read_text())
         assert line["hns"] == pytest.approx((line["mean"] - 1.7) / 28.8)
+
+
+@pytest.mark.parametrize(("task", "options"), [("toy/catch", CATCH), ("toy/reach", CONTINUOUS)])
+def test_a_run_leaves_the_global_generators_alone(task: str, options: dict[str, Any], tmp_path: Path) -> None:
+    def states() -> list[Any]:
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+
+    before = states()
+    pv.train(task, run_dir=tmp_path / "run", **options)
+    assert states() == before
 
 
 def test_many_stops_and_other_checkpoint_intervals_change_nothing(tmp_path: Path) -> None:

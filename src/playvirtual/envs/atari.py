@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from playvirtual.config import EnvironmentConfig
 from playvirtual.cores import share
+from playvirtual.envs.atari_screen import Episode, Screen
 from playvirtual.envs.image import enlarge
 from playvirtual.envs.protocol import ActionSpace, Frames, Step
 
@@ -48,7 +49,7 @@ TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
 ALE_MAX_FRAMES = 108_000  # half an hour of play: 27,000 actions of 4 frames
 # The emulator draws 0 … NOOP_LIMIT − 1 no-ops at a reset.
 NOOP_LIMIT = 31
-PICTURE_SIZE = 336  # pixels, about
+PICTURE_SCALE = 2
 
 
 def games() -> list[str]:
@@ -75,6 +76,9 @@ class Atari:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._emulators = [_emulator(game, config) for _ in range(lanes)]
         self._at_once = min(lanes, share())  # threads that may be busy at the same time
+        self._game, self._action_repeat = game, config.action_repeat
+        self._screens: dict[int, Screen] = {}  # of the lanes that someone looks at
+        self._episodes = [Episode(0, 0, [])] * lanes
         channels = 1 if config.grayscale else 3
         self.lanes = lanes
         self.frame_shape = (channels, config.image_size, config.image_size)
@@ -100,6 +104,7 @@ class Atari:
         screen, info = self._emulators[lane].reset(seed=np.array([seed], np.int64))
         self._frames[lane] = _planes(screen)
         self._lives[lane] = info["lives"][0]
+        self._episodes[lane] = Episode(seed, int(info["episode_frame_number"][0]), [])
         self._terminal[lane] = self._over[lane] = False
 
     def step(self, actions: npt.NDArray[np.generic]) -> Step:
@@ -109,6 +114,7 @@ class Atari:
             if number >= self._at_once:
                 self._take(playing[number - self._at_once])
             self._emulators[lane].send(np.array([actions[lane]], np.int64))
+            self._episodes[lane].actions.append(int(actions[lane]))
         for lane in playing[-self._at_once :]:
             self._take(lane)
         return Step(self._frames.copy(), self._rewards.copy(), self._terminal.copy(), self._over.copy())
@@ -126,9 +132,10 @@ class Atari:
         self._lives[lane] = lives
 
     def picture(self, lane: int) -> Frames:
-        """The agent's own frame in whole pixels: the vectorised emulator keeps no larger screen."""
-        frame = self._frames[lane].transpose(1, 2, 0)
-        return enlarge(frame, max(1, PICTURE_SIZE // frame.shape[0]))
+        """The game's screen in colour; the first time that a lane is asked for one, its episode is played again."""
+        if lane not in self._screens:
+            self._screens[lane] = Screen(self._game, self._action_repeat)
+        return enlarge(self._screens[lane].picture(self._episodes[lane]), PICTURE_SCALE)
 
     def close(self) -> None:
         for emulator in self._emulators:

@@ -46,7 +46,9 @@ class Measured(NamedTuple):
     step: int
 
 
-def dynamics_mse(run: str | Path, transitions: int = 1000, seed: int | None = None, device: str = "auto") -> Measured:
+def dynamics_mse(
+    run: str | Path, transitions: int = 1000, seed: int | None = None, device: str | torch.device = "auto"
+) -> Measured:
     """Mean of (h(f(s_t), a_t) − f(s_{t+1}))² over the latent state and fresh transitions of the evaluated agent.
 
     f is the online encoder on pictures without augmentation (the centre where training sees random crops). The

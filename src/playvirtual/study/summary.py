@@ -26,11 +26,17 @@ def run_summary(config: Config, returns: Sequence[float]) -> str:
         scores = published.atari_scores()
         lines.append(
             f"the paper at 100k steps: SPR {scores['spr'][name]:g}, PlayVirtual {scores['playvirtual'][name]:g}"
-            + ("" if config.steps >= 100_000 else f"; this run has {config.steps} steps")
+            + _shorter(config, 100_000)
         )
     for budget in published.DMC_BUDGETS:
         scores = published.dmc_scores(budget)
         if family == "dmc" and name in scores["playvirtual"]:
             spr, ours = scores["spr"][name], scores["playvirtual"][name]
-            lines.append(f"the paper at {budget // 1000}k environment steps: SPR† {spr:g}, PlayVirtual {ours:g}")
+            paper = f"the paper at {budget // 1000}k environment steps: SPR† {spr:g}, PlayVirtual {ours:g}"
+            lines.append(paper + _shorter(config, budget))
     return "\n".join(lines)
+
+
+def _shorter(config: Config, budget: int) -> str:
+    """What to say of a run that has fewer steps than the paper's."""
+    return "" if config.steps >= budget else f"; this run has {counted(config.steps, 'step')}"

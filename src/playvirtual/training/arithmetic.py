@@ -7,13 +7,19 @@ import torch
 from playvirtual.config import Config
 
 
-def set_arithmetic(config: Config, device: torch.device) -> None:
+def set_arithmetic(config: Config, device: torch.device, threads: int = 0) -> None:
     """Makes this process compute as the configuration says; whoever lets a run's agent act or learn calls it first.
 
-    Matrix products and convolutions may use TF32, or not; bf16 is the agent's own business.
+    Matrix products and convolutions may use TF32, or not; bf16 is the agent's own business. `threads` are taken where
+    the configuration leaves their number open; 0 leaves it to PyTorch.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
-    _threads.use(config.threads if device.type == "cpu" else 0)
+    _threads.use((config.threads or threads) if device.type == "cpu" else 0)
+
+
+def threads_on(device: torch.device) -> int:
+    """How many threads a run computes with there: on the CPU they decide the order of sums; 0 on a GPU."""
+    return torch.get_num_threads() if device.type == "cpu" else 0
 
 
 def precision_on(device: torch.device, config: Config) -> str:

@@ -8,8 +8,9 @@ from playvirtual.config import check_device
 from playvirtual.errors import InputError
 
 
-def resolve(name: str) -> torch.device:
+def resolve(device: str | torch.device) -> torch.device:
     """`auto` is the GPU where there is one; asking for a GPU that is not there is an error."""
+    name = str(device)
     check_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

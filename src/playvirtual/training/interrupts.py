@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 from playvirtual.errors import Interrupted
@@ -33,7 +34,8 @@ class Interrupts:
         if self.received is not None:
             os._exit(128 + number)
         self.received = signal.Signals(number)
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"\nplayvirtual: stopping; once more: at once\n")
+        with suppress(OSError):  # Ctrl-C ends what reads a pipe, too, and must not end the run before its checkpoint
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"\nplayvirtual: stopping; once more: at once\n")
 
     def check(self, resume: str) -> None:
         """Raises `Interrupted` with the command that resumes the run if a signal has come."""

@@ -19,7 +19,7 @@ from playvirtual.envs.protocol import Preparing, Step
 from playvirtual.envs.stack import FrameStack
 from playvirtual.replay import Replay
 from playvirtual.training.acting import Acting, Answer
-from playvirtual.training.arithmetic import set_arithmetic
+from playvirtual.training.arithmetic import set_arithmetic, threads_on
 from playvirtual.training.devices import resolve
 from playvirtual.training.evaluate import Policy, Watcher, epsilon_greedy, evaluate
 from playvirtual.training.factory import make_agent
@@ -235,6 +235,7 @@ class Training:
             "last": None if self._last is None else torch.from_numpy(self._last.copy()),
             "random": self.random.bit_generator.state,
             "device": self.device.type,
+            "threads": threads_on(self.device),
             "generator": self.generator.get_state(),
             "agent": self.agent.state_dict(),
             "learner": self.learner.state_dict(),
@@ -247,6 +248,7 @@ class Training:
         self.step, self.finished, self.last_return = state["step"], state["finished"], state["last_return"]
         last = state.get("last")  # checkpoints of before there was this entry have the frame in their replay
         self._last = None if last is None else last.numpy()
+        set_arithmetic(self.config, self.device, state.get("threads", 0))  # older checkpoints do not say
         self.random.bit_generator.state = state["random"]
         self._resume_draws(state)
         for name in ("agent", "learner", "source", "replay"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -116,8 +118,34 @@ class Silent:
         pass
 
 
+class Dispensable:
+    """Another display until it cannot write (a full disk, a pipe that nobody reads), then nothing: the run goes on."""
+
+    def __init__(self, shown: Display) -> None:
+        self._shown = shown
+
+    def begin(self, done: int) -> None:
+        with self._until_it_fails():
+            self._shown.begin(done)
+
+    def step(self, done: int, note: str) -> None:
+        with self._until_it_fails():
+            self._shown.step(done, note)
+
+    def close(self) -> None:
+        with self._until_it_fails():
+            self._shown.close()
+
+    @contextmanager
+    def _until_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._shown = Silent()
+
+
 def display(title: str, total: int, *, quiet: bool) -> Display:
-    """A bar on a terminal, plain lines elsewhere, nothing when `quiet`."""
-    if quiet:
+    """A bar on a terminal, plain lines elsewhere, nothing when `quiet` or where there is nothing to write to."""
+    if quiet or sys.stdout is None:
         return Silent()
-    return Bar(title, total) if sys.stdout.isatty() else Lines(title, total)
+    return Dispensable(Bar(title, total) if sys.stdout.isatty() else Lines(title, total))

@@ -12,6 +12,7 @@ import torch
 
 from playvirtual.errors import InputError
 from playvirtual.training import checkpoint, frames
+from playvirtual.training.arithmetic import threads_on
 from playvirtual.training.loop import Training, device_of
 from playvirtual.training.notice import say
 from playvirtual.training.pack import unpack
@@ -31,6 +32,7 @@ def load(training: Training, path: Path) -> Around:
     is of no use any more.
     """
     checkpoint.verify(path)
+    before = threads_on(training.device)
     tensors = checkpoint.read_tensors(path, "state.safetensors")
     try:
         record = json.loads(checkpoint.read(path, "state.json"))
@@ -45,6 +47,9 @@ def load(training: Training, path: Path) -> Around:
         # PyTorch's word on a state that does not fit has many lines.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"checkpoint: {str(path)!r} cannot be used ({reason})") from None
+    threads = threads_on(training.device)
+    if threads != before:
+        say(f"{path} was made with {threads} of the CPU's threads, not {before}, and goes on so: they decide rounding")
     there, here = device_of(state), training.device.type
     if there != here:
         say(f"{path} was made on {there} and goes on on {here}: from here on its random draws are others")

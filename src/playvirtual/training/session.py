@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from playvirtual import published
 from playvirtual.config import Config
-from playvirtual.errors import InputError, RunError
+from playvirtual.errors import Crash, InputError, RunError, out_of_memory
 from playvirtual.training import checkpoint, frames, journals, kept_agent
 from playvirtual.training.clock import Clock
 from playvirtual.training.evaluate import Policy
@@ -97,9 +98,9 @@ class Session:
     def run(self) -> Run:
         """Trains from here to the end."""
         training, config = self.training, self.training.config
-        self.mirrors.open(self.folder.path, config, training.counted)
-        self.display.begin(min(training.counted, config.steps))
-        try:
+        with self._explaining(), closing(self.mirrors), closing(self.display):
+            self.mirrors.open(self.folder.path, config, training.counted)
+            self.display.begin(min(training.counted, config.steps))
             returns = self._owed_evaluation()
             while not training.done:
                 training.advance(self.clock.measure)
@@ -115,31 +116,30 @@ class Session:
                     returns = self._evaluate()
                 self.display.step(min(training.counted, config.steps), training.note())
             return Run(self.folder.path, config, returns)
-        finally:
-            self.display.close()
-            self.mirrors.close()
 
     def restore(self) -> None:
         """Goes back to the newest checkpoint that can be used; to the start only if none was ever written."""
         found = checkpoint.complete(self.folder.path)
         for at in reversed(range(len(found))):
+            self.saved = found[at]
             try:
-                around = load(self.training, found[at])
+                with self._explaining():
+                    around = load(self.training, found[at])
             except InputError as error:
                 if at == 0:
                     raise self._none_usable(error) from None
                 say(f"{error}; using the one before")
                 self._renew()
                 continue
-            self._go_on(found[at], around, damaged=found[at + 1 :])
+            self._go_on(around, damaged=found[at + 1 :])
             return
         with self._writing():
             journals.rewind(self.folder.path, {}, -1)
         say(f"{self.folder.path}: no checkpoint yet, starting at step 0")
 
-    def _go_on(self, path: Path, around: Around, damaged: Sequence[Path]) -> None:
+    def _go_on(self, around: Around, damaged: Sequence[Path]) -> None:
         """Takes the folder, too, back to where the checkpoint was made."""
-        self.saved, step = path, self.training.counted
+        step = self.training.counted
         self.clock = Clock(around.clock, step)
         with self._writing():
             for each in damaged:
@@ -253,6 +253,20 @@ class Session:
                 raise RunError(f"run folder: {str(self.folder.path)!r} is gone, with its checkpoints") from error
             where = error.filename or self.folder.path
             raise RunError(f"cannot write {str(where)!r}: {error.strerror}; {self._last_good()}") from error
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Says what is safe after an error that nobody foresaw, too, an environment's or one of ours."""
+        try:
+            yield
+        except (InputError, RunError):
+            raise
+        except Exception as error:
+            memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
+            if memory is not None:
+                raise RunError(f"{memory}; {self._last_good()}") from error
+            reason = " ".join("".join(format_exception_only(error)).split())
+            raise Crash(f"{reason}; {self._last_good()}") from error
 
     def _last_good(self) -> str:
         if self.saved is None:
