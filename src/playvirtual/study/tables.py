@@ -92,7 +92,7 @@ class Table:
     def save(self, folder: Path) -> None:
         """Writes NAME.csv, NAME.md and NAME.tex."""
         for ending, text in (("csv", self.csv()), ("md", self.markdown()), ("tex", self.latex())):
-            (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8")
+            (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8", errors="replace")
 
 
 def _markdown(text: str) -> str:

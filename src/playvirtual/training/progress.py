@@ -10,15 +10,20 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
+from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    SpinnerColumn,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+NOTE = "return -1000.0, score -1000.0"  # as long as one gets
+SHORTEST, LONGEST_BAR = 10, 40  # of a title or a bar that still says something, and a bar that says all it can
 
 
 class Display(Protocol):
@@ -56,18 +61,9 @@ def per_second(rate: float) -> str:
 class Bar:
     """A live bar for terminals: steps, rate, time left, the last return and evaluation."""
 
-    def __init__(self, title: str, total: int) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("eta"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
+    def __init__(self, title: str, total: int, console: Console | None = None) -> None:
+        console = console or Console()
+        self._progress = Progress(*_columns(title, total, console.width), console=console)
         self._title, self._total = title, total
 
     def begin(self, done: int) -> None:
@@ -81,6 +77,18 @@ class Bar:
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def _columns(title: str, total: int, width: int) -> list[ProgressColumn]:
+    """What a terminal of that width has room for: steps, rate, time left and results always, the rest if it fits."""
+    room = width - len(f" {total}/{total} 12345/s eta 0:00:00 {NOTE}")
+    shown = title if len(title) <= room else f"{title[: room - 1]}…" if room >= SHORTEST else ""
+    room -= len(shown) + 1
+    columns: list[ProgressColumn] = [TextColumn(f"[bold]{escape(shown)}")] if shown else []
+    columns += [BarColumn(min(room - 1, LONGEST_BAR))] if room > SHORTEST else []
+    columns += [MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
+    columns += [TimeElapsedColumn()] if room > LONGEST_BAR + len(" 0:00:00") else []
+    return [*columns, TextColumn("eta"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
 
 
 class Lines:
