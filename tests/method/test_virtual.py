@@ -50,6 +50,16 @@ def test_cycle_runs_forward_then_back_over_the_same_actions() -> None:
     assert z_cycle[..., 0].tolist() == [[-110.0, -108.0, -88.0]]
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (1, 4), (3, 1, 4), (1, 2, 4), (3, 2, 1, 4)])
+def test_a_target_that_would_be_broadcast_is_refused(shape: tuple[int, ...]) -> None:
+    box = BoxActions((-1.0,) * 4, (1.0,) * 4)
+    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=box, horizon=2, copies=2)
+    z = torch.rand(3, 4)
+    with pytest.raises(ValueError, match=r"target: .* allowed: \(3, D\) or \(3, 2, D\)"):
+        aux(z, torch.rand(shape))
+    assert aux(z, z).shape == aux(z, z[:, None].expand(3, 2, 4)).shape == (3,)
+
+
 def test_a_target_projection_that_changes_nothing_is_one() -> None:
     aux = pv.VirtualTrajectories(
         forward=add,
@@ -293,6 +303,8 @@ def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
     torch.testing.assert_close(aux.draw(2, z.device, recorded=recorded), recorded[:, None].expand(2, 4, 3, 1))
     with pytest.raises(ValueError, match="recorded actions"):
         aux.draw(2, z.device)
+    with pytest.raises(ValueError, match=r"recorded: \(2, 2, 1\) is not allowed; allowed: \(2, 3, …\)"):
+        aux.draw(2, z.device, recorded=recorded[:, :2])
 
 
 def test_it_fits_into_a_foreign_training_loop() -> None:

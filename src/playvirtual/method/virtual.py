@@ -165,6 +165,9 @@ class VirtualTrajectories(nn.Module):
             return self.actions.uniform((count, self.M, self.K), generator, device)
         if recorded is None:
             raise ValueError("sampling='perturbed' needs the recorded actions (B, K, …)")
+        if recorded.shape[:2] != (count, self.K):
+            shape = f"({count}, {self.K}, …)"
+            raise ValueError(f"recorded: {tuple(recorded.shape)} is not allowed; allowed: {shape}")
         copies = recorded[:, None].expand(-1, self.M, *recorded.shape[1:])
         return self.actions.perturb(copies, self.sigma, generator)
 
@@ -197,6 +200,8 @@ class VirtualTrajectories(nn.Module):
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
+        if target.shape[:-1] not in ((B,), (B, M)):  # others would be broadcast to something nobody means
+            raise ValueError(f"target: {tuple(target.shape)} is not allowed; allowed: ({B}, D) or ({B}, {M}, D)")
         h = self._frozen_h or self.h
         z, actions = z.repeat_interleave(M, 0), actions.flatten(0, 1)  # (B·M, …), (B·M, K, …a)
         if self.constraint == "every":
