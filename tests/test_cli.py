@@ -1,12 +1,15 @@
 """The command line as a person meets it: real processes, exit codes, one-line errors."""
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
 from playvirtual.cli import main
 
 QUICK = [
@@ -25,9 +28,14 @@ QUICK = [
 ]
 
 
-def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def playvirtual(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "playvirtual", *words], cwd=cwd, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "playvirtual", *words],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -226,6 +234,30 @@ def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
     for line in ("train an agent and score it", "score a trained agent again", "what there is to name"):
         assert line in alone.stderr
     assert alone.stderr == playvirtual("--help", cwd=tmp_path).stdout
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    told = playvirtual("--version", cwd=tmp_path)
+    assert (told.returncode, told.stdout, told.stderr) == (0, f"playvirtual {pv.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [["train", "toy/catch", *QUICK], ["train", "--help"], ["list", "experiments"]])
+def test_what_the_locale_cannot_show_is_replaced(words: list[str], tmp_path: Path) -> None:
+    shown = playvirtual(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "?" in shown.stdout
+
+
+def test_the_demo_replaces_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from playvirtual import demo
+
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(demo, "build", lambda *_, **__: sys.exit(print("±")))
+    with pytest.raises(SystemExit):
+        demo.main()
+    stream.flush()
+    assert stream.buffer.getvalue() == b"?\n"  # type: ignore[attr-defined]
 
 
 def test_lists(tmp_path: Path) -> None:
