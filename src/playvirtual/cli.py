@@ -20,7 +20,7 @@ DEFAULT_TASK = "atari/pong"  # whose defaults `train --help` shows when no task 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 130 or 143 for a signal."""
+    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 128 + N for signal N."""
     replace_what_cannot_be_encoded()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:

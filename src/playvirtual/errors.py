@@ -22,7 +22,7 @@ class RunError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that a signal stopped after its checkpoint was written. Exit code 130 (SIGINT) or 143 (SIGTERM)."""
+    """A run that a signal stopped after its checkpoint was written. Exit code: 128 and the signal's number."""
 
     def __init__(self, received: signal.Signals, resume: str) -> None:
         super().__init__(f"stopped by {received.name}; to go on: {resume}")
