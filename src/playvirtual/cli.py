@@ -233,6 +233,8 @@ def _unread(parser: Parser, options: argparse.Namespace, word: str) -> InputErro
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
     flag = word.partition("=")[0]
+    if (command, flag) == ("sweep", "--method"):
+        return InputError(f"option: {flag!r} is not one of a sweep, whose rows have methods; allowed: --rows NAMES")
     field = flag.removeprefix("--").replace("-", "_")
     refused = other_agents_option(field, options.shown, flag) if hasattr(options, "shown") else None
     if refused and not options.named:
