@@ -1,12 +1,15 @@
 """The command line as a person meets it: real processes, exit codes, one-line errors."""
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
 from playvirtual.cli import main
 
 QUICK = [
@@ -25,9 +28,14 @@ QUICK = [
 ]
 
 
-def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def playvirtual(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "playvirtual", *words], cwd=cwd, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "playvirtual", *words],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -36,6 +44,15 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         (["train", "atari/pomg"], "task: 'atari/pomg' is not known; did you mean 'atari/pong'?"),
         (["train", "pong"], "task: 'pong' has no family; did you mean 'atari/pong'?"),
+        (
+            ["train", "atari"],
+            "task: 'atari' is a family and not a task; allowed: what `playvirtual list tasks` shows, ",
+        ),
+        (["train", "minatar/pong"], "task: 'minatar/pong' is not known; did you mean 'atari/pong'? allowed: minatar/"),
+        (["train", "toy/catch", "--k", "3"], "option: '--k' is not known; did you mean '--K'?"),
+        (["train", "toy/catch", "--seed", "99999999999999999999"], "seed: 99999999999999999999 is not allowed; "),
+        (["sweep", "minatar", "--method", "spr"], "option: '--method' is not one of a sweep, "),
+        (["evaluate", "."], "run: '.' is not a run folder (it has no config.json); "),
         (["train", "atri/pong"], "task family: 'atri' is not known; did you mean 'atari'?"),
         (["train", "toy/catch", "--method", "sprr"], "method: 'sprr' is not known; did you mean 'spr'?"),
         (["train", "toy/catch", "--preset", "x"], "preset: 'x' is not known; allowed: paper, reference"),
@@ -60,8 +77,8 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train", "toy/catch", "extra"], "argument: 'extra' is one too many"),
         (["train", "toy/catch", "--device", "cuda:99"], "device: 'cuda:99' is not there"),
         (["train"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
-        (["train", "--resume", "nowhere"], "run: 'nowhere' is not a run folder"),
-        (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not a run folder"),
+        (["train", "--resume", "nowhere"], "run: 'nowhere' is not there; allowed: a folder that"),
+        (["train", "--resume", "toy/run1"], "run: 'toy/run1' is not there"),
         (
             ["train", "--resume", "toy/catch", "--steps", "2000"],
             "resume: 'toy/catch' is a task and not a run folder; allowed: `playvirtual train toy/catch --resume`, or ",
@@ -97,8 +114,8 @@ def playvirtual(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["train", "toy/catch", "--filters", "20"], "filters: (20,) with strides (1,) do not fit into a picture of 10"),
         (["train", "toy/reach", "--crop-size", "2"], "filters: (3,) with strides (1,) do not fit into a picture of 2"),
         (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
-        (["evaluate", "nowhere"], "run: 'nowhere' is not a run folder"),
-        (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not a run folder"),
+        (["evaluate", "nowhere"], "run: 'nowhere' is not there; allowed: a folder that"),
+        (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not there; allowed: a folder that"),
         (["list", "games"], "list: 'games' is not known"),
         (["trian"], "command: 'trian' is not known; did you mean 'train'? allowed: bench, evaluate, export, "),
         (["--quiet"], "option: '--quiet' is not known; allowed: "),
@@ -226,6 +243,30 @@ def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
     for line in ("train an agent and score it", "score a trained agent again", "what there is to name"):
         assert line in alone.stderr
     assert alone.stderr == playvirtual("--help", cwd=tmp_path).stdout
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    told = playvirtual("--version", cwd=tmp_path)
+    assert (told.returncode, told.stdout, told.stderr) == (0, f"playvirtual {pv.__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [["train", "toy/catch", *QUICK], ["train", "--help"], ["list", "experiments"]])
+def test_what_the_locale_cannot_show_is_replaced(words: list[str], tmp_path: Path) -> None:
+    shown = playvirtual(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "?" in shown.stdout
+
+
+def test_the_demo_replaces_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from playvirtual import demo
+
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(demo, "build", lambda *_, **__: sys.exit(print("±")))
+    with pytest.raises(SystemExit):
+        demo.main()
+    stream.flush()
+    assert stream.buffer.getvalue() == b"?\n"  # type: ignore[attr-defined]
 
 
 def test_lists(tmp_path: Path) -> None:

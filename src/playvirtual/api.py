@@ -116,6 +116,8 @@ def evaluate(
 
 
 def _open(run: RunOrPath) -> RunFolder:
+    if not isinstance(run, Run | str | Path):
+        raise InputError(f"run: {run!r} is not allowed; allowed: what `pv.train` returned, or a run folder")
     return RunFolder.open(run.path if isinstance(run, Run) else run)
 
 

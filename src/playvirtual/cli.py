@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from playvirtual import __version__
 from playvirtual.cli_study import add_probe, add_report, add_sweep, experiments_text
 from playvirtual.config import METHODS, PRESETS, Config, other_agents_option
 from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, unknown, writing
 from playvirtual.flags import add_fields, given_fields
 from playvirtual.parsing import Parser, first_look, unknown_flag
+from playvirtual.streams import replace_what_cannot_be_encoded
 
 DEFAULT_TASK = "atari/pong"  # whose defaults `train --help` shows when no task is given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 130 or 143 for a signal."""
+    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 128 + N for signal N."""
+    replace_what_cannot_be_encoded()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(words)
@@ -70,6 +73,7 @@ def _parser(words: Sequence[str]) -> Parser:
         epilog="playvirtual COMMAND --help explains a command.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"playvirtual {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     _add_train(commands, words)
     _add_evaluate(commands)
@@ -243,6 +247,8 @@ def _unread(parser: Parser, options: argparse.Namespace, word: str) -> InputErro
     if not word.startswith("-"):
         return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
     flag = word.partition("=")[0]
+    if (command, flag) == ("sweep", "--method"):
+        return InputError(f"option: {flag!r} is not one of a sweep, whose rows have methods; allowed: --rows NAMES")
     field = flag.removeprefix("--").replace("-", "_")
     refused = other_agents_option(field, options.shown, flag) if hasattr(options, "shown") else None
     if refused and not options.named:

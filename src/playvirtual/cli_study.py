@@ -21,8 +21,8 @@ SWEEP_HELP = """\
 Run every setting of a table of the paper, or of a grid of your own, on a suite of tasks with several seeds.
 
 The same command does the rest of the work each time: finished runs are skipped, interrupted ones go on, failed
-ones are tried again. All flags of `playvirtual train` hold for every run of the sweep, but where its row or method
-sets the same. Defaults shown for them are those of {task}; other tasks have others."""
+ones are tried again. The flags of `playvirtual train` that set up a run hold for every run of the sweep, but where
+its row or method sets the same. Defaults shown for them are those of {task}; other tasks have others."""
 SWEEP_EXAMPLES = """\
 examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
@@ -181,6 +181,8 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     result = sweep(jobs, engine, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
+    else:
+        print(f"next: {shlex.join(['playvirtual', 'report', options.out])}")
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
 
 

@@ -283,7 +283,8 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
     if kind is str:
         return str(value)
     try:
-        number = float(value)
+        # A float would be shown as another number than the one that was given, if that is long.
+        number = int(value) if kind is int and re.fullmatch(r"[+-]?\d+", str(value)) else float(value)
         if isinstance(value, bool) or (kind is int and number != int(number)):
             raise ValueError
     except (TypeError, ValueError, OverflowError):

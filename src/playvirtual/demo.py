@@ -10,6 +10,7 @@ import numpy as np
 
 import playvirtual as pv
 from playvirtual.presets import build
+from playvirtual.streams import replace_what_cannot_be_encoded
 from playvirtual.study.curves import learning_curve
 from playvirtual.training import journals
 from playvirtual.training.evaluate import Policy, evaluate
@@ -30,6 +31,7 @@ def random_policy(actions: int, seed: int) -> Policy:
 
 def main() -> int:
     """Trains once into demo/, then prints scores and writes the pictures; a second call shows them again."""
+    replace_what_cannot_be_encoded()
     run_path = FOLDER / "run"
     config = build(TASK, seed=SEED, device="cpu")
     finished = [e["step"] for e in journals.lines(run_path, "evaluations")]

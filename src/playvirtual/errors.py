@@ -26,20 +26,28 @@ class Crash(RunError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that a signal stopped after its checkpoint was written. Exit code 130 (SIGINT) or 143 (SIGTERM)."""
+    """A run that a signal stopped after its checkpoint was written. Exit code: 128 and the signal's number."""
 
     def __init__(self, received: signal.Signals, resume: str) -> None:
         super().__init__(f"stopped by {received.name}; to go on: {resume}")
         self.exit_code = 128 + received
 
 
-def unknown(kind: str, value: str, allowed: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `allowed`, with the nearest one if there is any."""
+def unknown(kind: str, value: str, allowed: Iterable[str], meant: str | None = None) -> InputError:
+    """The error for a name that is not one of `allowed`, with what was `meant` or else the nearest if there is any."""
     names = sorted(allowed)
-    nearest = get_close_matches(value, names, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    nearest = meant or _nearest(value, names)
+    hint = f"did you mean {nearest!r}? " if nearest else ""
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return InputError(f"{kind}: {value!r} is not known; {hint}allowed: {shown}")
+
+
+def _nearest(value: object, names: list[str]) -> str | None:
+    """The name that differs in its case only, else the one most alike."""
+    if not isinstance(value, str):
+        return None
+    same = [name for name in names if name.lower() == value.lower()]
+    return next(iter(same or get_close_matches(value, names, n=1, cutoff=0.5)), None)
 
 
 @contextmanager

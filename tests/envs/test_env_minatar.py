@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import minatar
 import numpy as np
 import pytest
@@ -66,3 +69,20 @@ def test_a_world_that_was_played_long_is_after_a_reset_as_good_as_new(game):
         assert np.array_equal(old.frame(), new.frame())
         if outcome.over:
             break
+
+
+def test_ctrl_c_while_the_package_is_imported_is_not_lost(monkeypatch):
+    """Its own import of seaborn is in a bare `except`."""
+
+    class Interrupting:
+        def find_spec(self, name, *_):
+            if name == "seaborn":
+                sys.meta_path.remove(self)
+                signal.raise_signal(signal.SIGINT)
+
+    for name in ("seaborn", "minatar", "minatar.environment"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        MinAtar("breakout")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -101,7 +101,7 @@ def test_one_that_has_no_checkpoint_yet_begins_and_needs_its_lender(runs: dict[s
     (run / "evaluations.jsonl").unlink()
     shutil.rmtree(run / "checkpoints")
     (tmp_path / "lender").rename(tmp_path / "moved")
-    with pytest.raises(InputError, match=r"encoder_from: run: .*lender' is not a run folder"):
+    with pytest.raises(InputError, match=r"encoder_from: run: .*lender' is not there"):
         pv.resume(run, quiet=True)
     (tmp_path / "moved").rename(tmp_path / "lender")
     pv.resume(run, quiet=True)
@@ -128,7 +128,7 @@ def test_what_cannot_lend_its_encoder_is_refused_before_anything_is_written(
         assert not (tmp_path / "new").exists()
 
     catch, reach = str(runs["toy/catch"]), str(runs["toy/reach"])
-    refused("encoder_from: run: 'nowhere' is not a run folder", encoder_from="nowhere")
+    refused("encoder_from: run: 'nowhere' is not there", encoder_from="nowhere")
     refused("learned toy/reach; allowed: a run of toy/catch or one of its kind", encoder_from=reach)
     refused(r"has another encoder \(latent: 64 there, 32 here\)", encoder_from=catch, latent=32)
     refused("encoder_tanh: True there, False here", task="toy/reach", encoder_from=reach, encoder_tanh="false")

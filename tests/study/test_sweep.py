@@ -31,6 +31,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = playvirtual(*SWEEP, "--seeds", "2", "--workers", "2", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6/6 runs finished" in done.stdout
+    assert done.stdout.endswith("\nnext: playvirtual report runs\n")
     written = playvirtual("report", "runs", "--out", "report", cwd=folder)
     assert written.returncode == 0, written.stderr
     assert "6 finished runs of 1 task" in written.stdout
@@ -44,6 +45,7 @@ def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path
     assert again.returncode == 0
     assert "6 runs, 6 finished before" in again.stdout
     assert "started" not in again.stdout
+    assert "next: playvirtual report runs\n" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in (study / "runs").rglob("*")} == before
     plan = playvirtual(*SWEEP, "--seeds", "3", "--dry-run", cwd=study).stdout
     assert "9 runs, 6 finished; 3 to do, about" in plan

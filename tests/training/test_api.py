@@ -98,7 +98,16 @@ def test_what_an_agent_cannot_look_at_is_named(task: str, observation: Any) -> N
     training = Training(pv.build(task, device="cpu"))
     with pytest.raises(pv.InputError, match=r"^observation: (uint8|float32) of shape .* allowed: uint8 of shape \("):
         training.agent.act(observation)
+    with pytest.raises(pv.InputError, match=r"^observation: NoneType is not allowed; allowed: uint8 of shape \("):
+        training.agent.act(None)
     training.close()
+
+
+def test_what_is_no_name_and_no_folder_is_named() -> None:
+    with pytest.raises(pv.InputError, match=r"^method: None is not known; allowed: playvirtual, "):
+        pv.train("toy/catch", method=None)
+    with pytest.raises(pv.InputError, match=r"^run: None is not allowed; allowed: what `pv.train` returned, or a run"):
+        pv.load(None)
 
 
 @pytest.mark.parametrize("task", [None, 3])

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.cli import main
 from playvirtual.training import checkpoint
+from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.lock import locked
 from playvirtual.training.session import Session
 from playvirtual.training.session import run as run_session
@@ -362,15 +364,18 @@ def test_a_checkpoint_that_would_run_code_is_refused(name: str, whole: Path, tmp
     assert marker.exists()
 
 
-def test_sigterm_leaves_a_checkpoint_and_the_command_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_a_checkpoint_and_the_command_to_go_on(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     words = [sys.executable, "-m", "playvirtual", "train", "toy/catch", "--run-dir", str(tmp_path / "run"), "--quiet"]
     process = subprocess.Popen([*words, "--log-every", "10"], stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "run" / "metrics.jsonl")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert process.returncode == code
     assert said.splitlines()[-1] == (
-        f"playvirtual: stopped by SIGTERM; to go on: playvirtual train --resume {tmp_path / 'run'}"
+        f"playvirtual: stopped by {number.name}; to go on: playvirtual train --resume {tmp_path / 'run'}"
     )
     checkpoint.verify(checkpoint.newest(tmp_path / "run"))
 
@@ -416,6 +421,63 @@ def test_a_second_signal_exits_at_once() -> None:
     assert process.wait(timeout=10) == 143
     assert time.monotonic() - began < 5
     process.communicate()
+
+
+def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-m", "playvirtual", "train", "toy/catch", "--run-dir", str(tmp_path / "run")]
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    # As a shell in a terminal does it: what is started is told when the terminal goes.
+    take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", take, *words, "--log-every", "10"], start_new_session=True, **streams
+    )
+    os.close(theirs)
+    reader = threading.Thread(target=drain, args=(ours, tmp_path / "run" / "metrics.jsonl"))
+    reader.start()
+    reader.join(60)
+    os.close(ours)
+    assert process.wait(timeout=60) == 129
+    checkpoint.verify(checkpoint.newest(tmp_path / "run"))
+
+
+def drain(terminal: int, until: Path) -> None:
+    """Reads what is printed until that file is there, so that the printing never waits."""
+    while not until.exists():
+        os.read(terminal, 1 << 16)
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_hangup_does_not_end_it_at_once() -> None:
+    """A terminal that is closed says so itself, by its shell, and when the shell ends."""
+    with Interrupts() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.received is signal.SIGHUP
+
+
+def test_what_ends_at_once_gives_the_terminal_its_cursor() -> None:
+    ours, theirs = os.openpty()
+    program = (
+        "import signal\nfrom playvirtual.training.interrupts import Interrupts\n"
+        "with Interrupts():\n    signal.raise_signal(2)\n    signal.raise_signal(2)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs)
+    assert process.wait(timeout=60) == 130
+    os.close(theirs)
+    said = os.read(ours, 1 << 16)
+    os.close(ours)
+    assert b"\x1b[?25h" in said
+    assert said.endswith(b"playvirtual: ended at once; what is left is the last checkpoint\r\n")
 
 
 def test_signal_handlers_are_given_back(tmp_path: Path) -> None:

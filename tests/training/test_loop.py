@@ -151,9 +151,9 @@ def test_run_folder_says_what_it_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "name", "said"),
     [
-        ("objective", "lambda_perd", "config.json: field: 'lambda_perd' is not known; did you mean 'lambda_pred'?"),
-        ("agent", "crop_size", "config.json: field: 'crop_size' is not known; "),
-        (None, "sede", "config.json: field: 'sede' is not known; did you mean 'seed'?"),
+        ("objective", "lambda_perd", "field: 'lambda_perd' is not known; did you mean 'lambda_pred'?"),
+        ("agent", "crop_size", "field: 'crop_size' is not known; "),
+        (None, "sede", "field: 'sede' is not known; did you mean 'seed'?"),
     ],
 )
 def test_what_a_configuration_does_not_have_is_refused(group: str | None, name: str, said: str, tmp_path: Path) -> None:
@@ -164,7 +164,19 @@ def test_what_a_configuration_does_not_have_is_refused(group: str | None, name: 
     (folder.path / "config.json").write_text(json.dumps(record))
     with pytest.raises(pv.InputError) as error:
         folder.config()
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(f"run: '{folder.path / 'config.json'}': {said}")
+
+
+def test_a_bad_value_is_told_with_its_file(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.describe(pv.build("toy/catch"))
+    record = json.loads((folder.path / "config.json").read_text())
+    record["objective"]["K"] = "three"
+    (folder.path / "config.json").write_text(json.dumps(record))
+    with pytest.raises(
+        pv.InputError, match=r"^run: '.*/run/config\.json': K: 'three' is not allowed; allowed: a whole"
+    ):
+        folder.config()
 
 
 def test_every_published_run_can_be_read() -> None:

@@ -180,7 +180,7 @@ def test_nothing_to_resume_begins(tmp_path: Path) -> None:
     (tmp_path / "c" / "run.lock").touch()
     pv.train("toy/catch", run_dir=tmp_path / "c", resume=True, **CATCH)
     same(tmp_path / "a", tmp_path / "c")
-    with pytest.raises(pv.InputError, match="is not a run folder"):
+    with pytest.raises(pv.InputError, match="is not there"):
         pv.resume(tmp_path / "d")
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "thesis.tex").write_text("mine")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -76,6 +80,24 @@ class MinAtar:
 
 
 def _world(game: str) -> Any:
-    import minatar
+    with _interrupt_later():
+        import minatar
 
     return minatar.Environment(game)
+
+
+@contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """Ctrl-C inside the block counts after it: MinAtar takes what is raised while it imports for a lack of plots."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # nothing is raised here
+        return
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if received:
+            signal.raise_signal(signal.SIGINT)

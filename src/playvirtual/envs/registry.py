@@ -72,7 +72,8 @@ def check_name(task: str) -> None:
 
         check_id(name)
     elif name not in _names(kind):
-        raise unknown("task", task, (f"{kind}/{known}" for known in _names(kind)))
+        elsewhere = next((known for known in task_names() if known.partition("/")[2] == name), None)
+        raise unknown("task", task, (f"{kind}/{known}" for known in _names(kind)), elsewhere)
 
 
 def task_names() -> list[str]:
@@ -83,6 +84,11 @@ def task_names() -> list[str]:
 def _split(task: str) -> tuple[str, str]:
     """The family, which must exist, and the rest, which may hold more slashes (`gym/ALE/Pong-v5`)."""
     kind, slash, name = task.partition("/")
+    if task in FAMILIES:
+        example = f"such as {task}/{_names(task)[0]}" if task != "gym" else "gym/<id> among them"
+        raise InputError(
+            f"task: {task!r} is a family and not a task; allowed: what `playvirtual list tasks` shows, {example}"
+        )
     if not slash:
         by_name = {known.partition("/")[2]: known for known in reversed(task_names())}
         nearest = get_close_matches(task, by_name, n=1)

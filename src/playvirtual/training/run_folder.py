@@ -88,10 +88,9 @@ class RunFolder:
         """An existing run folder."""
         folder = cls(path)
         if not (folder.path / "config.json").is_file():
-            raise InputError(
-                f"run: {str(path)!r} is not a run folder (it has no config.json); allowed: a folder that "
-                "`playvirtual train` wrote"
-            )
+            there = folder.path.exists()
+            what = "is not a run folder (it has no config.json)" if there else "is not there"
+            raise InputError(f"run: {str(path)!r} {what}; allowed: a folder that `playvirtual train` wrote")
         return folder
 
     @property
@@ -101,12 +100,13 @@ class RunFolder:
 
     def config(self) -> Config:
         """The configuration the run was made with."""
+        file = str(self.path / "config.json")
         try:
             return from_dict(self.record())
-        except InputError:
-            raise
+        except InputError as error:
+            raise InputError(f"run: {file!r}: {str(error).removeprefix('config.json: ')}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"run: {str(self.path / 'config.json')!r} cannot be read: {error}") from None
+            raise InputError(f"run: {file!r} cannot be read: {error}") from None
 
     def record(self) -> dict[str, Any]:
         """What config.json says, be it of another version; an OSError or a ValueError if it cannot be read."""
