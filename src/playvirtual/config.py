@@ -376,7 +376,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _finite(low: float | None, high: float | None) -> str:
-    """What is allowed, for who gave a number that is beyond all."""
+    """What is allowed in place of an infinite number, or of none at all."""
     return f"a finite number, {low:g} or more" if low is not None and high is None else _interval(low, high)
 
 

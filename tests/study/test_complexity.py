@@ -19,7 +19,7 @@ from playvirtual.study.complexity import parameters
 from playvirtual.study.probes import probe
 from playvirtual.study.report import report
 from playvirtual.training import checkpoint
-from tests.study.test_report import write_run
+from tests.study.untrained import write_run
 from tests.training.damage import replace
 
 

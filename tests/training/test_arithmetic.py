@@ -10,17 +10,20 @@ import torch
 
 import playvirtual as pv
 from playvirtual.study.probes import dynamics_mse
-from playvirtual.training import checkpoint
+from playvirtual.training import arithmetic, checkpoint
 from playvirtual.training.arithmetic import precision_on
 from playvirtual.training.loop import Training
 from tests.training.damage import edit, without
-from tests.training.test_resume import interrupted, same
+from tests.training.equal_runs import same
+from tests.training.stopping import interrupted
 
 SMALL: dict[str, Any] = {"device": "cpu", "steps": 70, "min_size": 60, "K": 2, "episodes": 2, "every": 0}
 
 
 @pytest.fixture(autouse=True)
-def _given_back() -> Iterator[None]:
+def _given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # What runs here ask for is not to be taken back in a later test, which would compute with three threads.
+    monkeypatch.setattr(arithmetic, "_threads", arithmetic._Threads())
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     yield
     torch.set_num_threads(threads)

@@ -18,6 +18,7 @@ from playvirtual.envs import gl
 from playvirtual.training import checkpoint
 from playvirtual.training.pack import from_bytes, pack, to_bytes, unpack
 from playvirtual.training.progress import Lines
+from tests.training.equal_runs import same
 from tests.training.stopping import StopAt, interrupted
 
 SMALL: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 30, "checkpoint_every": 0}
@@ -60,20 +61,6 @@ RUNS = [
     ("toy/reach", CONTINUOUS, 83),
     ("dmc/cartpole-swingup", DMC, 47),
 ]
-
-
-def same(a: Path, b: Path) -> None:
-    """Every file that both runs should share has the same bytes; clocks and positions in timing differ."""
-    for name in ("metrics.jsonl", "evaluations.jsonl"):
-        assert (a / name).read_bytes() == (b / name).read_bytes(), name
-    one, two = checkpoint.newest(a), checkpoint.newest(b)
-    assert one.name == two.name
-    names = {p.name for p in one.iterdir()}
-    assert names == {p.name for p in two.iterdir()}
-    for name in names - {"state.json", "manifest.json"}:
-        assert (one / name).read_bytes() == (two / name).read_bytes(), name
-    trees = [json.loads((path / "state.json").read_bytes())["tree"] for path in (one, two)]
-    assert trees[0] == trees[1]
 
 
 @pytest.mark.parametrize(("task", "options", "stop"), RUNS)

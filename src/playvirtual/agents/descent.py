@@ -16,7 +16,7 @@ if kernels.AVAILABLE:
 
 
 class Descent:
-    """An Adam, which owns the state, and the norms that it respects; on a GPU a few launches for all tensors."""
+    """A step of Adam, which owns the state, on gradients whose norms are limited; on a GPU a few launches in all."""
 
     def __init__(self, adam: torch.optim.Adam, parts: Mapping[str, Sequence[nn.Parameter]], limit: float) -> None:
         """What is in no part is not limited; a part of an infinite limit is only measured."""

@@ -52,7 +52,7 @@ class Training:
         )
         if config.encoder_from and not resumes:
             take_encoder(self.agent, Path(config.encoder_from))
-        # Room for one closing entry per time limit is not worth a formula: a run shorter than the ring needs no more.
+        # A run shorter than the ring needs less: at most one entry that closes an episode for each of its steps.
         capacity = min(config.replay.capacity, 2 * config.agent_steps + config.environment.frame_stack)
         discrete = isinstance(self.env.action_space, spaces.Discrete)
         action_size = None if discrete else self.env.action_space.shape[0]  # type: ignore[index]
