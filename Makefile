@@ -37,7 +37,7 @@ test: setup lint ## set up, lint, check types, run every test
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 demo: setup ## train an agent on the CPU and show what it learned
-	$(BIN)/python -m playvirtual.demo
+	$(BIN)/python -m playvirtual.cli.demo
 
 clean: ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Kills runs at random moments until they finish all the same, and compares them with runs left alone.
+"""Kills runs at random moments, resumes them until they finish, and compares them with uninterrupted runs.
 
     python benchmarks/chaos.py --kills 30 --seed 1
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from script import Parser, one_of, run, seconds, whole
 
 RUNS = {
-    "toy/catch": ["--steps", "4000", "--every", "500", "--checkpoint-every", "150", "--log-every", "50"],
+    "toy/catch": ["--steps", "4000", "--eval-every", "500", "--checkpoint-every", "150", "--log-every", "50"],
     "minatar/breakout": [
-        *("--steps", "6000", "--min-size", "300", "--every", "1000", "--episodes", "10"),
+        *("--steps", "6000", "--learning-starts", "300", "--eval-every", "1000", "--eval-episodes", "10"),
         *("--checkpoint-every", "150", "--log-every", "50", "--capacity", "2000"),
     ],
 }
@@ -38,23 +38,23 @@ class Tally:
     kills: int = 0
     terms: int = 0
     starts: int = 0
-    trained: int = 0  # killed starts that had gone beyond the metrics of all before
+    trained: int = 0  # kills after new metrics had been written
 
     def __str__(self) -> str:
-        return f"{self.kills} x SIGKILL, {self.terms} x SIGTERM, at least {self.trained} of them amid training"
+        return f"{self.kills} x SIGKILL, {self.terms} x SIGTERM, at least {self.trained} of them during training"
 
 
 def command(task: str, options: list[str], run: Path) -> list[str]:
-    """The same words at every start."""
+    """The command line, which is the same at every start."""
     words = [sys.executable, "-m", "playvirtual", "train", task, *options, "--device", "cpu", "--quiet"]
     return [*words, "--run-dir", str(run), "--resume"]
 
 
 def harass(words: list[str], kills: int, longest: float, chance: random.Random) -> Tally:
-    """Starts the command, kills it, `kills` times, then lets it finish.
+    """Starts the command and kills it `kills` times, then lets it finish.
 
     One kill in four comes within the first four seconds of the process, while it loads; the others come up to
-    `longest` seconds after it has taken its run folder.
+    `longest` seconds after it has locked its run folder.
     """
     run = Path(words[words.index("--run-dir") + 1])
     tally, metrics = Tally(), run / "metrics.jsonl"
@@ -74,13 +74,13 @@ def harass(words: list[str], kills: int, longest: float, chance: random.Random) 
             tally.kills += number is signal.SIGKILL
             tally.terms += number is signal.SIGTERM
             tally.trained += not before.startswith(_content(metrics))
-            # Before the handlers are installed SIGTERM ends a process in its own way.
+            # Before the handlers are installed SIGTERM ends a process with its own code.
             if code not in (-signal.SIGKILL, 143, -signal.SIGTERM, 0):
                 raise SystemExit(f"killed run ended with code {code}") from None
         else:
             if code:
                 raise SystemExit(f"run ended with code {code}")
-            break  # finished before it could be killed
+            break  # finished before it was killed
     tally.starts += 1
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return tally

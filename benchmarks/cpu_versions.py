@@ -1,9 +1,9 @@
-"""Two versions of this program on the CPU: agent steps/s of the training loop, measured in turns in one run.
+"""Compares two versions of this program on the CPU: agent steps/s of the training loop, measured in turns.
 
 git worktree add ../first COMMIT
 python benchmarks/cpu_versions.py ../first . [--rows minatar/breakout:playvirtual toy/catch:playvirtual …]
-Both get the second version's settings, one thread, and a replay that real play has filled; then the first runs for some
-seconds, then the second, and so on. Prints the median rates, the median ratio of neighbours, and its range.
+Both get the second version's settings, one thread, and a replay buffer filled by random play; then the first runs for
+some seconds, then the second, and so on. Prints the median rates, the median ratio of neighbours, and its range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORKER = Path(__file__).with_name("version_worker.py")
 
 
 def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
-    """A worker of the version that lies in `checkout`."""
+    """Starts a worker of the version in `checkout`."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return subprocess.Popen(
         [sys.executable, "-P", WORKER, *words],
@@ -38,7 +38,7 @@ def start(checkout: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def ask(process: subprocess.Popen[str], line: str = "") -> Any:
-    """The answer to a line, or the next word of its own accord."""
+    """The worker's answer to a line; without one, its next message."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line)
@@ -50,7 +50,7 @@ def ask(process: subprocess.Popen[str], line: str = "") -> Any:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Lets a worker go home."""
+    """Ends a worker by closing its input."""
     assert process.stdin is not None
     process.stdin.close()
     process.wait()
@@ -93,7 +93,7 @@ def checkout(text: str) -> Path:
 
 
 def row(text: str) -> str:
-    """For `type=`: a task and a method; whether there are such ones is for the versions to say."""
+    """For `type=`: a task and a method, whose names the versions check."""
     if not all(text.partition(":")):
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: TASK:METHOD, for example {ROWS[0]}")
     return text

@@ -1,4 +1,4 @@
-"""How long a report of many runs takes and how much memory: synthetic run folders, real report.
+"""Measures the time and memory of a report on many synthetic run folders.
 
 python benchmarks/report_scale.py --runs 1000
 """
@@ -15,9 +15,9 @@ import numpy as np
 from script import Parser, make_folder, run, whole
 
 from playvirtual import published
-from playvirtual.config import to_dict
-from playvirtual.presets import build
-from playvirtual.study.report import report
+from playvirtual.config.build import build
+from playvirtual.config.schema import to_dict
+from playvirtual.study.report.report import report
 
 TASKS = [
     *(f"atari/{game}" for game in published.human()),
@@ -61,8 +61,8 @@ def synthetic_runs(root: Path, count: int) -> None:
 def main() -> None:
     """Prints one line of figures."""
     parser = Parser(__doc__)
-    parser.add_argument("--runs", type=whole(1), default=1000, help="run folders made up (default: %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the report in this folder (default: thrown away)")
+    parser.add_argument("--runs", type=whole(1), default=1000, help="synthetic run folders (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the report in this folder (default: deleted)")
     options = parser.parse_args()
     if options.out:
         make_folder("out", options.out)

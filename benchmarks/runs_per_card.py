@@ -1,10 +1,10 @@
-"""How many runs a card should carry: N real trainings side by side, with and without MPS.
+"""Measures N trainings side by side on one GPU, with and without MPS.
 
 python benchmarks/runs_per_card.py atari/pong 1 4 8 [--method spr] [--seconds 8] [--mps both] [--out FILE.json]
-All processes of the largest N are started once (the very first alone, so that its compiled code is there for the rest);
-each builds its training, fills its replay, compiles and captures, and waits. For every N, the smallest first, the first
-N then run the real loop (act, store, learn) for the same seconds while the others sleep. Without a GPU it shows what
-the processor carries.
+The processes of the largest N are started once (the first of them alone, so that the others find its compiled code);
+each builds its trainer, fills its replay buffer, compiles, captures its CUDA graphs, and waits. For every N, the
+smallest first, the first N processes then run the training loop for the same seconds while the others sleep. Without
+a GPU the runs share the CPU.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ import torch
 from script import Parser, checked, new_file, one_of, run, seconds, whole
 from stopwatch import synchronize
 
-from playvirtual.presets import build
+from playvirtual.config.build import build
 from playvirtual.study.engines import mps
 from playvirtual.study.engines.local import LocalEngine
-from playvirtual.training.loop import Training
+from playvirtual.training.trainer import Trainer
 
-PATIENCE = 30.0  # seconds for a process to leave
+EXIT_TIMEOUT = 30.0  # seconds for a process to end
 
 
 def work(words: Sequence[str]) -> None:
-    """One training: says when it is ready, runs for as many seconds as each line of stdin says, reports steps/s."""
+    """One training: reports when it is ready; for each line of stdin runs for so many seconds and reports steps/s."""
     settings: dict[str, Any] = json.loads(words[0])
-    training = Training(build(**settings["config"]))
-    for _ in range(training.config.replay.min_size + settings["warm"]):
-        training.advance()
+    trainer = Trainer(build(**settings["config"]))
+    trainer.train(trainer.config.replay.learning_starts + settings["warm"])
     synchronize()
     # The parent stays off the card, where a context of its own would take part in the measurement.
-    card = torch.cuda.get_device_name() if training.agent.device.type == "cuda" else "the CPU"
-    say({"card": card, "unit": training.config.unit, "steps": training.config.steps})
+    card = torch.cuda.get_device_name() if trainer.agent.device.type == "cuda" else "the CPU"
+    say({"card": card, "frames_per_step": trainer.config.frames_per_step, "steps": trainer.config.steps})
     for line in sys.stdin:
-        first, start = training.step, time.monotonic()
+        first, start = trainer.step, time.monotonic()
         while time.monotonic() < start + float(line):
-            training.advance()
+            trainer.train(1)
         synchronize()
-        rate = (training.step - first) / (time.monotonic() - start)
-        say({"rate": rate, "updates": training.learner.updates, **memory()})
-    training.close()
+        rate = (trainer.step - first) / (time.monotonic() - start)
+        say({"rate": rate, "updates": trainer.learner.updates, **memory()})
+    trainer.close()
 
 
 def say(record: dict[str, Any]) -> None:
@@ -56,15 +55,15 @@ def say(record: dict[str, Any]) -> None:
 
 
 def memory() -> dict[str, float]:
-    """GiB in use on the whole card, and what this process's tensors took at most."""
+    """GiB in use on the whole card, and the peak of this process's tensors."""
     if not torch.cuda.is_available():
         return {}
     free, total = torch.cuda.mem_get_info()
     return {"card_gib": (total - free) / 2**30, "tensors_gib": torch.cuda.max_memory_reserved() / 2**30}
 
 
-class Crew:
-    """As many trainings as the largest N, ready to run."""
+class Workers:
+    """As many training processes as the largest N, ready to run."""
 
     def __init__(self, size: int, settings: dict[str, Any], environment: dict[str, str], *, compiled: bool) -> None:
         self.processes: list[subprocess.Popen[str]] = []
@@ -79,8 +78,8 @@ class Crew:
             self.close()
             raise
 
-    def race(self, runs: int, length: float) -> list[dict[str, Any]]:
-        """What the first `runs` report after running side by side for so many seconds."""
+    def run(self, runs: int, length: float) -> list[dict[str, Any]]:
+        """The reports of the first `runs` processes after running side by side for `length` seconds."""
         for process in self.processes[:runs]:
             assert process.stdin is not None
             process.stdin.write(f"{length}\n")
@@ -93,7 +92,7 @@ class Crew:
             process.stdin.close()
         for process in self.processes:
             try:
-                process.wait(PATIENCE)
+                process.wait(EXIT_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -126,15 +125,15 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One row per N; `under_mps` is None without a card, `compiled` says that the compiler's cache is filled."""
     began = time.monotonic()
-    crew = Crew(options.runs[-1], settings, environment, compiled=compiled)
+    workers = Workers(options.runs[-1], settings, environment, compiled=compiled)
     rows: list[dict[str, Any]] = []
     try:
         label = "" if under_mps is None else "MPS: " if under_mps else "without MPS: "
         waited = time.monotonic() - began
-        print(f"{label}{len(crew.processes)} on {crew.ready[0]['card']}, ready after {waited:.0f} s", flush=True)
-        agent_steps = crew.ready[0]["steps"] / crew.ready[0]["unit"]
+        print(f"{label}{len(workers.processes)} on {workers.ready[0]['card']}, ready after {waited:.0f} s", flush=True)
+        agent_steps = workers.ready[0]["steps"] / workers.ready[0]["frames_per_step"]
         for runs in options.runs:
-            reports = crew.race(runs, options.seconds)
+            reports = workers.run(runs, options.seconds)
             rates = [report["rate"] for report in reports]
             one_run = agent_steps / statistics.mean(rates) + options.evaluation_seconds
             row = {
@@ -151,15 +150,16 @@ def measure(
             print(f"  {line(row, rows[0])}", flush=True)
         if "card_gib" in rows[-1]:
             print(
-                f"  on the card with all processes ({len(crew.processes)}): {rows[-1]['card_gib']:.1f} GiB", flush=True
+                f"  on the card with all processes ({len(workers.processes)}): {rows[-1]['card_gib']:.1f} GiB",
+                flush=True,
             )
     finally:
-        crew.close()
+        workers.close()
     return rows
 
 
 def line(row: dict[str, Any], first: dict[str, Any]) -> str:
-    """A row for people; beside one run's rate if that is what the first row has."""
+    """A row as text, with its gain over one run if the first row is of one run."""
     gain = f" ({row['sum'] / first['sum']:.2f} times one run's)" if first["runs"] == 1 else ""
     hour = "hour" if row["mps"] is None else "card-hour"
     tensors = f", tensors {row['tensors_gib']:.1f} GiB per run" if "tensors_gib" in row else ""
@@ -172,7 +172,7 @@ def line(row: dict[str, Any], first: dict[str, Any]) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for, the N in ascending order."""
+    """The command line's arguments, N in ascending order."""
     parser = Parser(__doc__)
     parser.add_argument("task", metavar="TASK", help="for example atari/pong; see `playvirtual list tasks`")
     parser.add_argument("runs", type=whole(1), nargs="+", metavar="N", help="runs side by side; 1 to compare with")
@@ -186,7 +186,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", type=one_of("auto", "cpu", "cuda"), default="auto", help="auto, cpu or cuda (default: %(default)s)"
     )
-    parser.add_argument("--capture", help="off, graph or compile (default: the preset's)")
+    parser.add_argument("--compile", help="off, cudagraph or full (default: the preset's)")
     parser.add_argument("--precision", help="fp32, tf32 or bf16 (default: the preset's)")
     parser.add_argument(
         "--fill", type=whole(1), default=400, help="agent steps of random play before learning (default: %(default)s)"
@@ -209,8 +209,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Measures every N, on a card with and without MPS."""
     options = arguments()
-    config = {"task": options.task, "method": options.method, "device": options.device, "min_size": options.fill}
-    config |= {name: value for name in ("capture", "precision") if (value := getattr(options, name))}
+    config = {"task": options.task, "method": options.method, "device": options.device, "learning_starts": options.fill}
+    config |= {name: value for name in ("compile", "precision") if (value := getattr(options, name))}
     checked(**config)
     engine = LocalEngine(options.runs[-1], device=options.device, mps="off")
     cards = engine.gpus[:1]
@@ -248,7 +248,7 @@ def with_daemon(
     *,
     compiled: bool,
 ) -> list[dict[str, Any]]:
-    """The rows under an MPS daemon of our own; none, with a word, where none can be started."""
+    """The rows under an MPS daemon of our own; none, with a message, where none can be started."""
     daemon = mps.start("on" if options.mps == "on" else "auto", cards)
     if daemon is None:
         print("MPS: no daemon could be started")

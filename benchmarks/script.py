@@ -1,4 +1,4 @@
-"""The command line that every script here has: arguments that are checked, bad input in one line, exit code 2."""
+"""The command line of every script in this folder: checked arguments, bad input in one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from playvirtual.config import Config
+from playvirtual.config.build import build
+from playvirtual.config.schema import Config
+from playvirtual.device import resolve_device
 from playvirtual.errors import InputError, unknown
-from playvirtual.presets import build
-from playvirtual.training.devices import resolve
 
 DEVICES = "auto (the GPU where there is one), cpu, cuda or cuda:N"
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows a script's docstring as its help and says what is wrong as an `InputError`."""
+    """Shows a script's docstring as its help and raises an `InputError` for bad arguments."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
-        """Names the field as the other errors do: `argument --steps: …` becomes `steps: …`."""
+        """Raises an `InputError` that names the field: `argument --steps: …` becomes `steps: …`."""
         raise InputError(message.removeprefix("argument ").lstrip("-"))
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Ends the program with what `main` returns; with one line on stderr and exit code 2 if its input was bad."""
+    """Ends the program with the result of `main`, or with one line on stderr and exit code 2 on bad input."""
     try:
         sys.exit(main())
     except InputError as error:
@@ -40,9 +40,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def checked(task: str, **options: Any) -> Config:
-    """The configuration, or an `InputError`; also for a device that is not there."""
+    """The configuration, or an `InputError`, also for a device that this machine does not have."""
     config = build(task, **options)
-    resolve(config.device)
+    resolve_device(config.device)
     return config
 
 
@@ -51,7 +51,7 @@ def _refused(text: str, allowed: str) -> argparse.ArgumentTypeError:
 
 
 def whole(low: int) -> Callable[[str], int]:
-    """For `type=`: whole numbers from `low` on."""
+    """For `type=`: whole numbers, `low` or more."""
 
     def convert(text: str) -> int:
         try:
@@ -92,7 +92,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def new_file(text: str) -> Path:
-    """For `type=`: a file that can be written once everything has been measured."""
+    """For `type=`: a file that can be written at the end."""
     path = Path(text)
     target = path if path.exists() else path.parent
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
@@ -101,7 +101,7 @@ def new_file(text: str) -> Path:
 
 
 def make_folder(field: str, path: Path) -> None:
-    """Makes the folder that `field` names, if it is not there, before anything is measured for it."""
+    """Makes the folder of option `field` if it does not exist; an `InputError` if it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()

@@ -1,4 +1,4 @@
-"""The time that parts of a running program take."""
+"""Times the parts of a running program."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 
 class Stopwatch:
-    """Seconds spent inside methods, by part; an inner part counts towards the outer one too.
+    """Seconds spent inside methods, by part; the time of an inner part counts for the outer one too.
 
-    As a context it takes its clocks off again at the end.
+    As a context manager it restores the methods at the end.
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}  # in the order in which the parts were named
         self.calls: dict[str, int] = {}  # of each method, by `owner.method`
-        self._before: list[tuple[Any, str, Any]] = []  # owner, method, what the owner itself held of that name
+        self._before: list[tuple[Any, str, Any]] = []  # owner, method, the owner's own attribute of that name
 
     def watch(self, owner: Any, method: str, part: str) -> None:
-        """From now on counts the calls of `owner.method`, which must exist, towards `part`."""
+        """Counts the calls of `owner.method`, which must exist, for `part` from now on."""
         called = getattr(owner, method)
         name = f"{getattr(owner, '__name__', type(owner).__name__)}.{method}"
         self.seconds.setdefault(part, 0.0)
@@ -39,7 +39,7 @@ class Stopwatch:
         setattr(owner, method, timed)
 
     def clear(self) -> None:
-        """Begins to count from 0."""
+        """Resets all counts to 0."""
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         self.calls = dict.fromkeys(self.calls, 0)
 
@@ -57,6 +57,6 @@ class Stopwatch:
 
 
 def synchronize() -> None:
-    """Waits for the GPU, if there is one: before that, the clock shows the launches alone."""
+    """Waits for the GPU, if there is one, since a clock without it times the launches only."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""How long one update takes: by capture, precision, task and method, and as M, K and the batch grow.
+"""Times one update by compile mode, precision, task and method, and as M, K and the batch size grow.
 
 python benchmarks/update_speed.py [--jobs N] [--only SUBSTRING] [--out FILE.json] [--markdown]
-Each row is a process of its own that plays, compiles and captures beside up to N − 1 others. Then all of them wait
-while one after the other is measured, so that nothing else runs on the device. The floor is the time that the
-update's products and convolutions, as the eager code has them, would take at the peak the device is sold with.
+Each row is a process of its own that plays, compiles and captures CUDA graphs beside up to N − 1 others. Then they are
+measured one after the other while the others wait, so that nothing else runs on the device. The floor is the time of
+the eager update's matrix products and convolutions at the device's peak throughput by its data sheet.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import torch
 from script import DEVICES, Parser, checked, new_file, run, whole
 from torch.utils.flop_counter import FlopCounterMode
 
+from playvirtual import kernels
+from playvirtual.bench.measure import REPEATS, Measurement, measure, prepare
+from playvirtual.bench.profiling import machine
+from playvirtual.bench.table import rate
+from playvirtual.config.build import build
+from playvirtual.device import resolve_device
 from playvirtual.errors import InputError
-from playvirtual.method import kernels
-from playvirtual.presets import build
-from playvirtual.training.bench import REPEATS, Measurement, measure, prepare
-from playvirtual.training.bench_table import rate
-from playvirtual.training.devices import resolve
-from playvirtual.training.loop import Training
-from playvirtual.training.machine import machine
+from playvirtual.training.trainer import Trainer
 
 # Dense tensor-core peaks in FLOP/s by the first word that fits the device's name; NVIDIA's H200 data sheet.
 PEAKS = {"H200": {"bf16": 989e12, "tf32": 495e12, "fp32": 67e12}}
-FLOP_FILL = 60  # agent steps before the update whose FLOPs are counted: more than K and n reach ahead
+FLOP_FILL = 60  # agent steps before the update whose FLOPs are counted: more than K and n_step
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Row:
 
     section: str
     task: str
-    capture: str
+    compile: str
     precision: str
     method: str = "playvirtual"
     change: dict[str, Any] = field(default_factory=dict)  # of the preset's values
@@ -52,27 +52,27 @@ class Row:
     @property
     def label(self) -> str:
         changes = " ".join(f"{name}={value}" for name, value in self.change.items())
-        return " ".join(filter(None, [self.section, self.task, self.method, changes, self.capture, self.precision]))
+        return " ".join(filter(None, [self.section, self.task, self.method, changes, self.compile, self.precision]))
 
     def options(self) -> dict[str, Any]:
-        return {"method": self.method, "capture": self.capture, "precision": self.precision, **self.change}
+        return {"method": self.method, "compile": self.compile, "precision": self.precision, **self.change}
 
 
 def rows() -> Iterator[Row]:
-    """What is measured, the plainest version first."""
+    """All rows, the eager ones first."""
     pong, alien, cartpole = "atari/pong", "atari/alien", "dmc/cartpole-swingup"
-    for capture, precision in [("off", "fp32"), ("off", "tf32"), ("graph", "tf32"), ("graph", "bf16")]:
-        yield Row("main", pong, capture, precision)
+    for mode, precision in [("off", "fp32"), ("off", "tf32"), ("cudagraph", "tf32"), ("cudagraph", "bf16")]:
+        yield Row("main", pong, mode, precision)
     for precision in ("tf32", "bf16"):
-        yield Row("main", pong, "compile", precision)
-        yield Row("main", pong, "compile", precision, "spr")
-        yield Row("main", alien, "compile", precision)
+        yield Row("main", pong, "full", precision)
+        yield Row("main", pong, "full", precision, "spr")
+        yield Row("main", alien, "full", precision)
     for method in ("playvirtual", "spr"):
         for precision in ("tf32", "bf16"):
-            yield Row("main", cartpole, "compile", precision, method)
+            yield Row("main", cartpole, "full", precision, method)
     for name, values in {"M": ("0", "1A", "2A", "4A"), "K": (3, 6, 9, 12), "batch_size": (32, 64, 128)}.items():
         for value in values:
-            yield Row(f"growth-{name}", pong, "compile", "bf16", change={name: value})
+            yield Row(f"growth-{name}", pong, "full", "bf16", change={name: value})
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,22 @@ class Result:
 
     row: Row
     measurement: Measurement
-    gflop: float  # of one update, the mean over its phases
+    gflop: float  # of one update, the mean over a period of updates
     floor_ms: float | None
 
 
 def count_flops(row: Row, device: str) -> float:
-    """FLOPs of one eager update, forward and backward, optimiser and element-wise work not counted."""
-    options = row.options() | {"capture": "off", "precision": "fp32"}
-    config = build(row.task, **options, device=device, min_size=FLOP_FILL, steps=1000)
+    """FLOPs of one eager update, forward and backward, optimizer and element-wise work not counted."""
+    options = row.options() | {"compile": "off", "precision": "fp32"}
+    config = build(row.task, **options, device=device, learning_starts=FLOP_FILL, steps=1000)
     kernels.use_fused(False)  # the counter sees PyTorch's own operators alone
     try:
-        with closing(Training(config)) as training:
-            for _ in range(FLOP_FILL):
-                training.interact()
+        with closing(Trainer(config)) as trainer:
+            trainer.train(FLOP_FILL - 1)
             with FlopCounterMode(display=False) as counter:
-                for _ in range(training.agent.phases):
-                    training.learner.update()
-            return float(counter.get_total_flops()) / training.agent.phases
+                for _ in range(trainer.agent.update_pattern.period):
+                    trainer.learner.update()
+            return float(counter.get_total_flops()) / trainer.agent.update_pattern.period
     finally:
         kernels.use_fused(True)
 
@@ -109,19 +108,19 @@ def floor(flops: float, precision: str, device: str) -> float | None:
 
 
 def work(row: Row, device: str, repeats: int, connection: Connection) -> None:
-    """A worker's life: prepare, say so, wait for its turn, measure, hand over."""
+    """One worker: prepares its row, reports that it is ready, waits for its turn, measures and sends the result."""
     try:
         flops = count_flops(row, device)
-        gc.collect()  # a training has cycles: what was counted with must not count as this row's memory
+        gc.collect()  # a trainer has reference cycles; this one must not count as memory of the row
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         prepared = prepare(build(row.task, **row.options(), device=device))
-        with closing(prepared.training):
+        with closing(prepared.trainer):
             connection.send("ready")
             connection.recv()  # its turn
             found = measure(prepared, repeats=repeats, loop=row.section == "main")
             connection.send(Result(row, found, flops / 1e9, floor(flops, found.precision, found.machine.device)))
-    except Exception:  # the other rows go on
+    except Exception:  # the other rows are measured all the same
         connection.send(traceback.format_exc())
 
 
@@ -140,7 +139,7 @@ def wave(batch: list[Row], device: str, repeats: int) -> Iterator[tuple[Row, Res
         if answer == "ready":
             here.send("go")
             answer = _receive(here)
-        process.kill()  # all is said: leaving by itself takes seconds, in which the next one could not be measured
+        process.kill()  # the end of a process takes seconds in which the next row could not be measured
         process.join()
         yield row, answer
 
@@ -149,13 +148,13 @@ def _receive(connection: Connection) -> Any:
     try:
         return connection.recv()
     except EOFError:
-        return "the process ended without a word (out of memory?)"
+        return "the process ended without a result (out of memory?)"
 
 
 def line(result: Result) -> str:
-    """One row for people who wait."""
+    """One row as text."""
     m = result.measurement
-    done = replace(result.row, capture=m.capture, precision=m.precision)  # which on a CPU are not those asked for
+    done = replace(result.row, compile=m.compile, precision=m.precision)  # as used: a CPU has "off" and fp32 only
     memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
     bound = "" if result.floor_ms is None else f"  floor {result.floor_ms:.3f} ms"
     return (
@@ -170,7 +169,7 @@ def markdown(results: list[Result]) -> str:
     parts = []
     for section in dict.fromkeys(result.row.section for result in results):
         steps = section == "main"
-        head = ["task, method", "change", "capture", "precision", "ms per update (quartiles)", "updates/s"]
+        head = ["task, method", "change", "compile", "precision", "ms per update (quartiles)", "updates/s"]
         head += ["agent steps/s"] if steps else []
         head += ["kernels", "peak memory", "GFLOP", "floor", "first update ready after"]
         lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
@@ -178,7 +177,7 @@ def markdown(results: list[Result]) -> str:
             m = r.measurement
             memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
             change = ", ".join(f"{name} = {value}" for name, value in r.row.change.items()) or "none"
-            cells = [f"`{m.task}`, `{m.method}`", change, m.capture, m.precision]
+            cells = [f"`{m.task}`, `{m.method}`", change, m.compile, m.precision]
             cells += [f"{m.update_ms.median:.2f} ({m.update_ms.q1:.2f} to {m.update_ms.q3:.2f})", rate(m.updates_per_s)]
             cells += ["—" if m.loop is None else rate(m.loop.steps_per_s)] if steps else []
             cells += [
@@ -204,7 +203,7 @@ def main() -> int:
         "--out",
         type=new_file,
         metavar="FILE",
-        help="write everything as JSON; after each row, so that a stop loses nothing",
+        help="write everything as JSON; after each row, so that an interruption loses nothing",
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance.md at the end")
     options = parser.parse_args()
@@ -214,15 +213,15 @@ def main() -> int:
     if options.list:
         print("\n".join(row.label for row in chosen))
         return 0
-    same: dict[str, list[Row]] = {}  # rows that are the same measurement: each table has the preset's own values
+    same: dict[str, list[Row]] = {}  # rows of one configuration, the preset's, which every table has
     for row in chosen:
         config = checked(row.task, **row.options(), device=options.device)
         same.setdefault(json.dumps(asdict(config), sort_keys=True), []).append(row)
     jobs, once = options.jobs, [twins[0] for twins in same.values()]
     twins_of = {twins[0].label: twins for twins in same.values()}
     cores = os.cpu_count() or 1
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // jobs)))  # the workers' share each
-    here = machine(resolve(options.device))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, cores // jobs)))  # each worker's share
+    here = machine(resolve_device(options.device))
     print(here, f"{jobs} prepared at a time" if jobs > 1 else "", sep=", " if jobs > 1 else "", flush=True)
     results, failures = [], 0
     for start in range(0, len(once), jobs):

@@ -1,4 +1,4 @@
-"""What one way to compute an update comes to: its losses, its gradients, what a whole update changes."""
+"""Variants of one update (eager, compiled, fused, by precision): its losses, its gradients, and what it changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from playvirtual import kernels
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
-from playvirtual.method import kernels
-from playvirtual.presets import build
-from playvirtual.training.capture import WARM_UPS
-from playvirtual.training.loop import Training
+from playvirtual.config.build import build
+from playvirtual.training.cudagraph import WARM_UPS
+from playvirtual.training.trainer import Trainer
 
 FILL = 150  # agent steps of random play the batch is drawn from
-FULL = 10**6  # a step at which λ_cyc has its full weight, so that no gradient is hidden by a small one
-# Small enough to compile for a CPU in seconds; a feature map for a latent, as on Atari.
+FULL = 10**6  # a step at which λ_cyc has its full weight, so that the cycle loss shows in every gradient
+# Small enough to compile on a CPU in seconds; in toy/catch the latent is a feature map, as on Atari.
 SMALL: dict[str, dict[str, Any]] = {
     "toy/catch": {"latent": 0, "K": 2, "M": "1", "batch_size": 32, "hidden": 32},
     "toy/reach": {"K": 2, "M": "1", "batch_size": 16, "auxiliary_batch_size": 8},
@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute the same losses: in which precision, compiled or not, with hand-written kernels or not."""
+    """One way to compute the same losses: precision, compiled or not, with hand-written kernels or not."""
 
     name: str
     precision: str = "fp32"  # or fp64, for the eager one alone
@@ -40,7 +40,7 @@ class Variant:
 
 @contextmanager
 def hand_written(wanted: bool) -> Iterator[None]:
-    """Hand-written kernels on or off inside the block; on, as they are, after it."""
+    """Turns hand-written kernels on or off inside the block, and on again after it."""
     kernels.use_fused(wanted)
     try:
         yield
@@ -65,41 +65,41 @@ def missing(variant: Variant, device: torch.device) -> str | None:
 class Outcome:
     """What one variant computed."""
 
-    inputs: tuple[Tensor, ...]  # weights, batch and draws: the same for all
+    inputs: tuple[Tensor, ...]  # weights, batch and random inputs: the same for all variants
     losses: dict[str, Tensor]
     gradients: dict[str, Tensor]  # one vector per network part
 
 
-def filled(task: str, device: torch.device, precision: str, *, capture: str = "off", K: int | None = None) -> Training:
-    """A training at its first update, with real play in its replay and λ_cyc at its maximum."""
-    options = SMALL.get(task, {}) | {"precision": precision, "capture": capture, "device": str(device)}
+def filled(task: str, device: torch.device, precision: str, *, compile: str = "off", K: int | None = None) -> Trainer:
+    """A trainer before its first update, with recorded play in its replay buffer and λ_cyc at its maximum."""
+    options = SMALL.get(task, {}) | {"precision": precision, "compile": compile, "device": str(device)}
     options |= {} if K is None else {"K": K}
-    training = Training(build(task, **options, min_size=FILL, steps=100 * FILL))
-    while training.step < FILL:
-        training.interact()
-    training.learner.schedule.set(FULL)
-    return training
+    trainer = Trainer(build(task, **options, learning_starts=FILL, steps=100 * FILL))
+    trainer.train(FILL - 1)
+    trainer.learner.schedule.set(FULL)
+    return trainer
 
 
 def compute(task: str, device: torch.device, variant: Variant, K: int | None = None) -> Outcome:
     """Losses and gradients of the first batch, with the task's own K or another."""
     torch._dynamo.reset()
     exact = variant.precision == "fp64"
-    precision = "fp32" if exact else variant.precision  # the same weights and draws, to go on with in float64
-    with hand_written(variant.fused), closing(filled(task, device, precision, K=K)) as training:
-        agent: Any = training.agent
+    precision = "fp32" if exact else variant.precision  # the same weights and random inputs, widened to float64 below
+    with hand_written(variant.fused), closing(filled(task, device, precision, K=K)) as trainer:
+        agent: Any = trainer.agent
         if variant.compiled:
             agent.compile()
-        batch = training.source.sample(training.learner.schedule)
+        batch = trainer.sampler.sample(trainer.learner.schedule)
         if isinstance(agent, Rainbow):
             agent.head.resample(agent.generator)
-        draws = agent.draw(batch)
-        inputs = tuple(t.detach().clone() for t in tensors((agent.weights(), batch, draws)))
-        bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent does not choose it by itself
+        randoms = agent.draw(batch)
+        weights = {name: part.state_dict() for name, part in agent.parts.items()}
+        inputs = tuple(t.detach().clone() for t in tensors((weights, batch, randoms)))
+        bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent uses fp32 otherwise
         if exact:
             _widen(agent)
-            batch, draws = _wide(batch), _wide(draws)
-        passes = (_rainbow if isinstance(agent, Rainbow) else _sac)(training, batch, draws)
+            batch, randoms = _wide(batch), _wide(randoms)
+        passes = (_rainbow if isinstance(agent, Rainbow) else _sac)(trainer, batch, randoms)
         losses: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
         with default_type(torch.float64 if exact else torch.float32):
@@ -124,10 +124,9 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _widen(agent: Rainbow | Sac) -> None:
-    """Makes every weight of an agent float64, with the value that it has."""
+    """Converts every weight of an agent to float64."""
     if isinstance(agent, Sac):
-        modules = list(agent.modules().values())
-        agent.log_alpha.data = agent.log_alpha.data.double()
+        modules = [agent.actor, agent.critic, agent.target_critic, agent.temperature, agent.auxiliary, agent.momentum]
     else:
         modules = [agent.online, agent.target_encoder, agent.target_head]
         agent.support = agent.support.double()
@@ -145,32 +144,34 @@ def _wide(tree: Any) -> Any:
     return tree
 
 
-# The agents' private names are the functions that `compile` replaces: what an update calls.
-def _rainbow(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
-    agent, schedule = training.agent, training.learner.schedule
+# The private attributes are the functions that `compile` replaces: what an update calls.
+def _rainbow(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
+    agent, schedule = trainer.agent, trainer.learner.schedule
     assert isinstance(agent, Rainbow)
 
     def forward() -> dict[str, Tensor]:
-        loss, recorded = agent._objective(batch, draws, schedule.lambda_cyc)
-        return {"loss": loss, **{name: value for name, value in recorded.items() if not name.startswith("q")}}
+        loss, metrics, priorities = agent._mean_loss(batch, randoms, schedule["lambda_cyc"])
+        losses = {name: value for name, value in metrics.items() if not name.startswith("q")}
+        return {"loss": loss, **losses, "priority": priorities}
 
     yield forward, lambda found: found["loss"], _parts(agent.online)
 
 
-def _sac(training: Training, batch: Any, draws: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
-    agent, schedule = training.agent, training.learner.schedule
+def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
+    agent, schedule = trainer.agent, trainer.learner.schedule
     assert isinstance(agent, Sac)
-    assert agent.auxiliary is not None
+    objective = agent.objective
+    assert objective is not None
 
     def auxiliary(losses: dict[str, Tensor]) -> Tensor:
-        return agent.objective.lambda_pred * losses["pred"].mean() + schedule.lambda_cyc * losses["cyc"].mean()
+        return objective.total({name: loss.mean() for name, loss in losses.items()}, schedule["lambda_cyc"])
 
     critic, actor = _parts(agent.critic), {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
-    learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary.online)}
-    yield lambda: agent._critic_losses(batch.transitions, draws), lambda found: found["critic"].mean(), critic
-    yield lambda: agent._auxiliary_losses(batch.windows, draws.auxiliary), auxiliary, learned
+    learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary)}
+    yield lambda: agent._critic_losses(batch.transitions, randoms), lambda found: found["critic"].mean(), critic
+    yield lambda: agent._auxiliary_losses(batch.sequences, randoms.auxiliary), auxiliary, learned
     yield (
-        lambda: agent._actor_losses(batch.transitions, draws),
+        lambda: agent._actor_losses(batch.transitions, randoms),
         lambda found: found["actor"].mean() + found["alpha"].mean(),
         actor,
     )
@@ -196,65 +197,66 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 class Contents(NamedTuple):
-    """What an update has changed: one vector for each part of each kind."""
+    """What an update changes, as one vector per part."""
 
     moments: dict[str, Tensor]  # Adam's first, which are linear in the gradients; its counts; priorities
     parameters: dict[str, Tensor]
 
 
-class Repeated(NamedTuple):
-    """One update, made three times of the same state."""
+class RepeatedUpdate(NamedTuple):
+    """One update, made three times from the same state."""
 
-    phase: int
+    kind: int
     before: Contents
     eager: Contents
-    again: Contents
-    captured: Contents
+    repeated: Contents  # eagerly once more
+    replayed: Contents  # by the CUDA graph
 
 
-def repeated(task: str, device: torch.device, *, fused: bool = False, K: int | None = None) -> Iterator[Repeated]:
-    """Each kind of update: twice step by step and once as the launch that it has been captured into.
-
-    On a CPU nothing is captured and all three are step by step.
-    """
-    with hand_written(fused), closing(filled(task, device, "fp32", capture="graph", K=K)) as training:
-        learner, phases = training.learner, training.agent.phases
-        for _ in range(phases * (WARM_UPS + 1)):
+def repeat_updates(
+    task: str, device: torch.device, *, fused: bool = False, K: int | None = None
+) -> Iterator[RepeatedUpdate]:
+    """Makes each kind of update twice eagerly and once by its CUDA graph; on a CPU, three times eagerly."""
+    with hand_written(fused), closing(filled(task, device, "fp32", compile="cudagraph", K=K)) as trainer:
+        learner, pattern = trainer.learner, trainer.agent.update_pattern
+        for _ in range(pattern.period * (WARM_UPS + 1)):
             learner.update()
-        start = training.generator.get_state(), [(t, t.clone()) for t in tensors(_lasting(training))]
-        before = _contents(training)
-        for phase in sorted({training.agent.kind(update) for update in range(phases)}):
+        start = trainer.generator.get_state(), [(t, t.clone()) for t in tensors(_lasting(trainer))]
+        before = _contents(trainer)
+        for kind in sorted({pattern.kind(update) for update in range(pattern.period)}):
             found = []
-            for update in (learner._work, learner._work, learner._launch):
-                _restore(training, *start)
-                update(phase)
-                found.append(_contents(training))
-            yield Repeated(phase, before, *found)
+            for update in (learner.update_eagerly, learner.update_eagerly, learner.launch):
+                _restore(trainer, *start)
+                update(kind)
+                found.append(_contents(trainer))
+            yield RepeatedUpdate(kind, before, *found)
 
 
-def _lasting(training: Training) -> tuple[dict[str, Any], ...]:
-    """Everything that an update leaves to the next but the generator, by reference."""
-    return training.agent.state_dict(), training.learner.state_dict(), training.source.state_dict()
+def _lasting(trainer: Trainer) -> tuple[dict[str, Any], ...]:
+    """Everything that an update changes but the generator's state, by reference."""
+    return trainer.agent.state_dict(), trainer.learner.state_dict(), trainer.sampler.state_dict()
 
 
 @torch.no_grad()
-def _restore(training: Training, generator: Tensor, kept: list[tuple[Tensor, Tensor]]) -> None:
-    """Puts everything back in place: a captured update knows addresses."""
-    training.generator.set_state(generator)
+def _restore(trainer: Trainer, generator: Tensor, kept: list[tuple[Tensor, Tensor]]) -> None:
+    """Writes the saved values in place, because a CUDA graph reads fixed addresses."""
+    trainer.generator.set_state(generator)
     for tensor, value in kept:
         tensor.copy_(value)
 
 
-def _contents(training: Training) -> Contents:
-    agent: Any = training.agent
+def _contents(trainer: Trainer) -> Contents:
+    agent: Any = trainer.agent
     if isinstance(agent, Sac):
-        modules, adams = agent.modules().items(), agent.optimizers
+        modules = {name: getattr(agent, name) for name in ("actor", "critic", "target_critic", "auxiliary", "momentum")}
+        adams = agent.optimizers
     else:
-        modules, adams = agent.online.named_children(), {"adam": agent.optimizer}
+        modules, adams = dict(agent.online.named_children()), {"adam": agent.optimizer}
     moments = {name: _flat(adam.state[p]["exp_avg"] for p in _learning(adam)) for name, adam in adams.items()}
     moments["counts"] = _flat(adam.state[p]["step"] for adam in adams.values() for p in _learning(adam))
-    moments |= {name: _flat([t]) for name, t in training.source.state_dict().items() if isinstance(t, Tensor)}
-    return Contents(moments, {name: _flat(module.parameters()) for name, module in modules})
+    moments |= {name: _flat([t]) for name, t in trainer.sampler.state_dict().items() if isinstance(t, Tensor)}
+    filled_parts = {name: [*module.parameters()] for name, module in modules.items()}
+    return Contents(moments, {name: _flat(parameters) for name, parameters in filled_parts.items() if parameters})
 
 
 def _learning(adam: torch.optim.Adam) -> list[Tensor]:

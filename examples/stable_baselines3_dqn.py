@@ -1,9 +1,9 @@
-"""Virtual trajectories in somebody else's agent: Stable-Baselines3's DQN on MinAtar.
+"""Virtual trajectories in an agent of another library: Stable-Baselines3's DQN on MinAtar.
 
 pip install -e '.[sb3]'
 python examples/stable_baselines3_dqn.py [--game breakout] [--steps 20000] [--seed 0] [--plain]
-DQN learns as it always does. After its own gradient steps its encoder takes as many more, on what PlayVirtual adds:
-prediction along what was recorded, and cycles over actions that nobody has taken. --plain leaves them out.
+After DQN's own gradient steps its encoder makes as many more on PlayVirtual's auxiliary losses: prediction along the
+recorded transitions, and cycle consistency over virtual actions. --plain trains DQN alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
 import playvirtual as pv
-from playvirtual.method import DenseDynamics, ProjectionHead, action_space, cosine_distance, prediction_loss, rollout
+from playvirtual.method import DenseDynamics, ProjectionHead, action_space, cosine_distance, prediction_loss
 
 LATENT = 128
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
@@ -42,10 +42,10 @@ class GridEncoder(BaseFeaturesExtractor):
 
 
 class VirtualDQN(DQN):
-    """DQN whose encoder also learns from one step of prediction and from cycles of `horizon` virtual steps."""
+    """DQN whose encoder also learns from one-step prediction and from cycles over M virtual trajectories of K steps."""
 
-    def __init__(self, *args: Any, horizon: int = 5, copies: int = 6, i_end: int = 10_000, **kwargs: Any) -> None:
-        self.horizon, self.copies, self.i_end = horizon, copies, i_end
+    def __init__(self, *args: Any, K: int = 5, M: int = 6, i_end: int = 10_000, **kwargs: Any) -> None:
+        self.K, self.M, self.i_end = K, M, i_end
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
@@ -53,15 +53,15 @@ class VirtualDQN(DQN):
         actions = action_space(self.action_space)
         h, b = (DenseDynamics(LATENT, actions, 2 * LATENT) for _ in range(2))
         g, q = (ProjectionHead(LATENT, LATENT) for _ in range(2))
-        # One module with all five: h, b, g and q are its own, so its parameters are what is to be learned besides f.
+        # h, b, g and q are submodules, so its parameters are all that is trained besides f.
         self.virtual = pv.VirtualTrajectories(
             forward=h,
             backward=b,
             projector=g,
             predictor=q,
             actions=actions,
-            horizon=self.horizon,
-            copies=self.copies,
+            K=self.K,
+            M=self.M,
             i_end=self.i_end,
         ).to(self.device)
         learning = [*self.q_net.features_extractor.parameters(), *self.virtual.parameters()]
@@ -77,14 +77,14 @@ class VirtualDQN(DQN):
         """One step of the encoder and both dynamics models; returns L_pred and L_cyc."""
         batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
         z = self.encode(self.q_net, batch.observations)
-        with torch.no_grad():  # what the states and the cycles are compared with: DQN's own target network
-            now, then = (self.encode(self.q_net_target, o) for o in (batch.observations, batch.next_observations))
-            home, future = self.virtual.g(now), self.virtual.g(then)
-        z_hat = rollout(self.virtual.h, z, batch.actions)  # (B, 1, D): the buffer has single steps
-        recorded = (1.0 - batch.dones).squeeze(1)  # what comes after the end of an episode is another one's beginning
+        with torch.no_grad():  # the targets come from DQN's target network
+            z_now, z_next = (self.encode(self.q_net_target, o) for o in (batch.observations, batch.next_observations))
+            cycle_target, target = self.virtual.g(z_now), self.virtual.g(z_next)
+        z_hat = self.virtual.h.rollout(z, batch.actions)  # (B, 1, D): the buffer holds single transitions
+        mask = (1.0 - batch.dones).squeeze(1)  # (B,): no prediction across the end of an episode
         predicted = self.virtual.project(z_hat[:, 0])[:, None]
-        pred = (prediction_loss(predicted, future[:, None], cosine_distance) * recorded).mean()
-        cyc = self.virtual(z, home, step=self.num_timesteps).mean()
+        pred = (prediction_loss(predicted, target[:, None], cosine_distance) * mask).mean()
+        cyc = self.virtual(z, cycle_target, step=self.num_timesteps).mean()
         self.auxiliary_optimizer.zero_grad()
         (pred + cyc).backward()
         self.auxiliary_optimizer.step()
@@ -104,7 +104,7 @@ class VirtualDQN(DQN):
 
 
 def make(game: str, seed: int, plain: bool = False, **options: Any) -> DQN:
-    """An agent that has not learned anything yet."""
+    """An untrained agent."""
     minatar.gym.register_envs()
     name = "".join(word.capitalize() for word in game.split("_"))
     settings: dict[str, Any] = {

@@ -4,7 +4,7 @@
 >>> run = pv.train("toy/catch", steps=2000)          # doctest: +SKIP
 >>> agent = pv.load(run.path)                        # doctest: +SKIP
 >>> aux = pv.VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q,
-...                              actions=space, horizon=9, copies=12)   # doctest: +SKIP
+...                              actions=space, K=9, M=12)   # doctest: +SKIP
 """
 
 from importlib import import_module
@@ -12,50 +12,66 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playvirtual.api import bench, evaluate, export, load, resume, train
-    from playvirtual.config import Config
+    from playvirtual.agents.agent import Agent, Schedule, Update, UpdatePattern
+    from playvirtual.api import benchmark, evaluate, export, load, resume, train
+    from playvirtual.bench.measure import Measurement
+    from playvirtual.config.build import build
+    from playvirtual.config.registry import register_agent, register_method, register_sampler
+    from playvirtual.config.schema import AgentConfig, Config
+    from playvirtual.envs.registry import register_env
     from playvirtual.errors import InputError, Interrupted, RunError
-    from playvirtual.method import VirtualTrajectories
-    from playvirtual.presets import build
-    from playvirtual.training.bench import Measurement
-    from playvirtual.training.factory import Agent
-    from playvirtual.training.session import Run
+    from playvirtual.method import SelfPrediction, VirtualTrajectories
+    from playvirtual.options import option
+    from playvirtual.training.runner import Run
 
 __version__ = "0.1.0"
 __all__ = [
     "Agent",
+    "AgentConfig",
     "Config",
     "InputError",
     "Interrupted",
     "Measurement",
     "Run",
     "RunError",
+    "Schedule",
+    "SelfPrediction",
+    "Update",
+    "UpdatePattern",
     "VirtualTrajectories",
-    "bench",
+    "benchmark",
     "build",
     "evaluate",
     "export",
     "load",
+    "option",
+    "register_agent",
+    "register_env",
+    "register_method",
+    "register_sampler",
     "resume",
     "train",
 ]
 
-_HOMES = {
-    "Agent": "playvirtual.training.factory",
-    **dict.fromkeys(("bench", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
+_MODULES = {
+    **dict.fromkeys(("Agent", "Schedule", "Update", "UpdatePattern"), "playvirtual.agents.agent"),
+    **dict.fromkeys(("benchmark", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
     **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
-    "Config": "playvirtual.config",
-    "VirtualTrajectories": "playvirtual.method",
-    "build": "playvirtual.presets",
-    "Measurement": "playvirtual.training.bench",
-    "Run": "playvirtual.training.session",
+    **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
+    **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
+    **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
+    "Measurement": "playvirtual.bench.measure",
+    "Run": "playvirtual.training.runner",
+    "build": "playvirtual.config.build",
+    "option": "playvirtual.options",
+    "register_env": "playvirtual.envs.registry",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Brings a name when it is first asked for: a process that only plays an environment needs no PyTorch."""
-    if name in _HOMES:
-        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    """Imports a name when it is first asked for: a process that only steps environments needs no PyTorch."""
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return value
     if find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")

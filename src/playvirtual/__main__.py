@@ -2,6 +2,6 @@
 
 import sys
 
-from playvirtual.cli import main
+from playvirtual.cli.main import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""What can go wrong with a run, shown as a single line: bad input, a failed run, a signal."""
+"""The errors that are shown to users as a single line: bad input, a failed run, a signal."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """The user's to mend: a field, the value it was given, and what is allowed, in one line. Exit code 2."""
+    """Bad input: one line with the field, its value, and what is allowed. The exit code is 2."""
 
 
 class InUse(InputError):
-    """Another process holds the run folder."""
+    """The run folder is locked by another process."""
 
 
 class RunError(RuntimeError):
-    """A run that had to stop: why, and its last good checkpoint, in one line. Exit code 1."""
+    """A run that had to stop: one line with the reason and the last good checkpoint. The exit code is 1."""
 
 
 class Crash(RunError):
-    """A run that an error nobody foresaw has stopped, its cause: shown with its traceback, then as any other."""
+    """A run that stopped because of an unexpected error, which is its cause and is shown with a traceback."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that a signal stopped after its checkpoint was written. Exit code: 128 and the signal's number."""
+    """A run that a signal stopped after its checkpoint was written. The exit code is 128 + the signal's number."""
 
-    def __init__(self, received: signal.Signals, resume: str) -> None:
-        super().__init__(f"stopped by {received.name}; to go on: {resume}")
+    def __init__(self, received: signal.Signals, resume_command: str) -> None:
+        super().__init__(f"stopped by {received.name}; to resume: {resume_command}")
         self.exit_code = 128 + received
 
 
 def unknown(kind: str, value: str, allowed: Iterable[str], meant: str | None = None) -> InputError:
-    """The error for a name that is not one of `allowed`, with what was `meant` or else the nearest if there is any."""
+    """The error for a name that is not one of `allowed`; it suggests `meant`, or else the closest name."""
     names = sorted(allowed)
-    nearest = meant or _nearest(value, names)
-    hint = f"did you mean {nearest!r}? " if nearest else ""
+    suggestion = meant or _closest(value, names)
+    hint = f"did you mean {suggestion!r}? " if suggestion else ""
     shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return InputError(f"{kind}: {value!r} is not known; {hint}allowed: {shown}")
 
 
-def _nearest(value: object, names: list[str]) -> str | None:
-    """The name that differs in its case only, else the one most alike."""
+def _closest(value: object, names: list[str]) -> str | None:
+    """The name that differs in case only, else the most similar one, if any is similar."""
     if not isinstance(value, str):
         return None
     same = [name for name in names if name.lower() == value.lower()]
@@ -52,7 +52,7 @@ def _nearest(value: object, names: list[str]) -> str | None:
 
 @contextmanager
 def writing(field: str, path: Path) -> Iterator[None]:
-    """What the system says against writing to the path that `field` names, as one line."""
+    """Turns an OSError while writing to `path`, which the option `field` names, into an InputError."""
     try:
         yield
     except OSError as error:
@@ -63,10 +63,10 @@ def writing(field: str, path: Path) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """One line if what failed is that something did not fit into memory, Python's, NumPy's or PyTorch's."""
+    """One line if the error is that Python, NumPy or PyTorch could not allocate memory, else None."""
     signs = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
     text = str(error)
     if not isinstance(error, MemoryError) and not any(sign in text for sign in signs):
         return None
     reason = (text.splitlines() or [type(error).__name__])[0]
-    return f"memory: {reason}; what decides it: batch_size, K, M, the sizes of networks and pictures, capacity, lanes"
+    return f"memory: {reason}; what decides it: batch_size, K, M, the sizes of networks and images, capacity, eval_envs"

@@ -2,16 +2,16 @@
 
 from torch import Tensor
 
-from playvirtual.agents.sac import Draws, Sac
-from playvirtual.replay.transitions import Experience
+from playvirtual.agents.sac import Sac, SacRandoms
+from playvirtual.replay.batches import SacBatch
 
 
-def every_loss(agent: Sac, batch: Experience, draws: Draws) -> dict[str, Tensor]:
+def every_loss(agent: Sac, batch: SacBatch, draws: SacRandoms) -> dict[str, Tensor]:
     """With the weights as they are."""
-    assert batch.windows is not None
+    assert batch.sequences is not None
     assert draws.auxiliary is not None
     return {
         **agent.critic_losses(batch.transitions, draws),
         **agent.actor_losses(batch.transitions, draws),
-        **agent.auxiliary_losses(batch.windows, draws.auxiliary),
+        **agent.auxiliary_losses(batch.sequences, draws.auxiliary),
     }

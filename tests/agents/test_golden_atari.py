@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from playvirtual.agents.rainbow import Draws, Rainbow
-from playvirtual.presets import build
-from playvirtual.replay.sequences import Sequences
+from playvirtual.agents.rainbow import Rainbow
+from playvirtual.config.build import build
+from playvirtual.method import DiscreteActions, RandomInputs
+from playvirtual.replay.batches import RainbowBatch, SequenceBatch
 from tests import golden
 
 TOLERANCE = 1e-5  # relative; the released code computes its distances in float32
@@ -28,6 +29,7 @@ def plain_name(name: str) -> str:
     """Our parameter names -> the names in the golden file."""
     name = name.replace("encoder.convs.0", "encoder.conv1").replace("encoder.convs.1", "encoder.conv2")
     name = name.replace("encoder.convs.2", "encoder.conv3").replace("head.atom_bias", "advantage.atom_bias")
+    name = name.replace("forward_dynamics", "dm").replace("backward_dynamics", "bdm")
     return name.removeprefix("head.")
 
 
@@ -35,8 +37,8 @@ def golden_agent() -> tuple[Rainbow, dict[str, Any]]:
     parameters, case = golden.load("atari")
     config = build("atari/pong", preset="reference", K=case["K"], M=case["M"])
     # Without augmentation: a shift of 0 pixels and an intensity of exactly 1.
-    rainbow = replace(config.agent, shift_pad=0, intensity_scale=0.0)
-    agent = Rainbow(rainbow, config.objective, (4, 84, 84), case["A"])
+    config = replace(config, agent=replace(config.agent, shift_pad=0, intensity_scale=0.0))
+    agent = Rainbow(config, (4, 84, 84), DiscreteActions(case["A"]))
     with torch.no_grad():
         for name, p in agent.online.named_parameters():
             if name.endswith("_sigma"):
@@ -47,7 +49,7 @@ def golden_agent() -> tuple[Rainbow, dict[str, Any]]:
     return agent, case
 
 
-def golden_batch(case: dict[str, Any]) -> tuple[Sequences, Draws]:
+def golden_batch(case: dict[str, Any]) -> tuple[RainbowBatch, RandomInputs]:
     A, B, K, M, phase = (case[key] for key in ("A", "B", "K", "M", "phase"))
     frames = np.floor(256 * golden.u((K + 14) * B * 84 * 84, phase + 100)).astype(np.uint8)
     frames = torch.from_numpy(frames.reshape(K + 14, B, 84, 84))
@@ -57,12 +59,15 @@ def golden_batch(case: dict[str, Any]) -> tuple[Sequences, Draws]:
 
     b = torch.arange(B)
     done = b % 3 == 2
-    batch = Sequences(
+    sequences = SequenceBatch(
         positions=b,
-        weight=torch.ones(B),
         observations=torch.stack([observation(t) for t in range(K + 1)], 1),
         actions=torch.stack([(2 * t + 3 * b) % A for t in range(K)], 1),
-        alive=torch.ones(B, K + 1),
+        mask=torch.ones(B, K + 1),
+    )
+    batch = RainbowBatch(
+        sequences=sequences,
+        weights=torch.ones(B),
         returns=1.5 * torch.sin(b + phase),
         discounts=0.99**10 * (~done).double(),
         next_observations=observation(10),
@@ -73,7 +78,7 @@ def golden_batch(case: dict[str, Any]) -> tuple[Sequences, Draws]:
     def still(count: int) -> tuple[Tensor, Tensor]:
         return torch.zeros(count, 2, dtype=torch.int64), torch.zeros(count)
 
-    return batch, Draws(still(B), still(B), still(B * (1 + K + M)), virtual)
+    return batch, RandomInputs(still(B), still(B), still(B * (1 + K + M)), virtual)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,7 @@ def assert_close(actual: Tensor, expected: Any) -> None:
 def test_latent_state(computed: Any) -> None:
     agent, case, _, _ = computed
     batch, draws = golden_batch(case)
-    z = agent.encoder(agent.augment(batch.observations[:, 0], draws.online))
+    z = agent.encoder(agent.augment(batch.sequences.observations[:, 0], draws.online))
     assert_close(z.flatten(1).sum(1), case["z_sum"])
     assert_close(z[0, :4, 3, 3], case["z_first"])
     assert_close(agent.q_values(agent.head(z)), case["q_expectation"])
@@ -115,8 +120,8 @@ def test_gradients(computed: Any) -> None:
     agent, case, _, _ = computed
     means = {
         "encoder": agent.encoder.parameters(),
-        "dm": agent.online["dm"].parameters(),
-        "bdm": agent.online["bdm"].parameters(),
+        "dm": agent.online["forward_dynamics"].parameters(),
+        "bdm": agent.online["backward_dynamics"].parameters(),
         "predictor": agent.online["predictor"].parameters(),
         # of the hidden layers the golden norm covers the mean weights alone
         "advantage_hidden": [agent.head.advantage.hidden.weight_mu],

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from playvirtual.agents.agent import Schedule
 from playvirtual.agents.rainbow import Rainbow
-from playvirtual.agents.schedule import Schedule
-from playvirtual.config import METHODS
-from playvirtual.presets import build
-from playvirtual.replay.sequences import Sequences
+from playvirtual.config.build import build, method_names
+from playvirtual.method import DiscreteActions, gaussian_ramp_up
+from playvirtual.replay.batches import RainbowBatch, SequenceBatch
 
 SMALL: dict[str, Any] = {"K": 3, "hidden": 16, "channels": "8,8,8", "batch_size": 5}
 
@@ -22,29 +22,35 @@ def agent_of(method: str, seed: int = 0, **options: Any) -> Rainbow:
         settings.pop("K")
     config = build("atari/pong", method=method, **settings)
     torch.manual_seed(seed)
-    return Rainbow(config.agent, config.objective, (4, 84, 84), 3, generator=torch.Generator().manual_seed(seed))
+    return Rainbow(config, (4, 84, 84), DiscreteActions(3), generator=torch.Generator().manual_seed(seed))
 
 
-def batch_of(K: int, seed: int = 0) -> Sequences:
+def batch_of(K: int, seed: int = 0) -> RainbowBatch:
     g = torch.Generator().manual_seed(seed)
     B = 5
-    alive = torch.ones(B, K + 1)
-    alive[1, 2:] = 0
-    return Sequences(
+    mask = torch.ones(B, K + 1)
+    mask[1, 2:] = 0
+    weights = torch.rand(B, generator=g) + 0.1
+    sequences = SequenceBatch(
         positions=torch.arange(B),
-        weight=torch.rand(B, generator=g) + 0.1,
         observations=torch.randint(256, (B, K + 1, 4, 84, 84), generator=g, dtype=torch.uint8),
         actions=torch.randint(3, (B, max(K, 1)), generator=g),
-        alive=alive,
+        mask=mask,
+    )
+    return RainbowBatch(
+        sequences=sequences,
+        weights=weights,
         returns=torch.randn(B, generator=g),
         discounts=torch.full((B,), 0.9),
         next_observations=torch.randint(256, (B, 4, 84, 84), generator=g, dtype=torch.uint8),
     )
 
 
-def schedule_at(step: int) -> Schedule:
-    schedule = Schedule(lambda_cyc_max=1.0, i_end=100, beta_start=0.4, beta_end=1.0, beta_steps=100)
+def schedule_at(step: int, *due: str) -> Schedule:
+    """λ_cyc of a ramp over 100 steps; by default the target network is due."""
+    schedule = Schedule({"lambda_cyc": lambda i: float(gaussian_ramp_up(i, 100))})
     schedule.set(step)
+    schedule.due = frozenset(due or ("target",))
     return schedule
 
 
@@ -58,10 +64,10 @@ def reached(agent: Rainbow, loss: Tensor) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", method_names())
 def test_gradients_reach_what_the_method_says(method: str) -> None:
     agent = agent_of(method)
-    batch = batch_of(agent.K)
+    batch = batch_of(agent.objective.K)
     losses = agent.losses(batch, agent.draw(batch))
     rl = reached(agent, losses["rl"])
     assert {name for name, hit in rl.items() if hit} == {"encoder", "head"}
@@ -70,13 +76,13 @@ def test_gradients_reach_what_the_method_says(method: str) -> None:
         assert not losses["cyc"].any()
         return
     pred = reached(agent, losses["pred"])
-    assert {name for name, hit in pred.items() if hit} == {"encoder", "head", "predictor", "dm"}
+    assert {name for name, hit in pred.items() if hit} == {"encoder", "head", "predictor", "forward_dynamics"}
     if method == "spr":
         assert not losses["cyc"].any()
         return
-    expected = {"encoder", "head", "predictor", "dm", "bdm"}
+    expected = {"encoder", "head", "predictor", "forward_dynamics", "backward_dynamics"}
     if method == "playvirtual-nd":
-        expected -= {"dm"}
+        expected -= {"forward_dynamics"}
     if method == "playvirtual-latent":
         expected -= {"head", "predictor"}
     cyc = reached(agent, losses["cyc"])
@@ -98,7 +104,7 @@ def test_limits_of_a_method_are_exactly_another_method(one: Any, other: Any) -> 
     for method, options in (one, other):
         agent = agent_of(method, **options)
         for number in range(3):
-            agent.update(batch_of(agent.K, seed=number), schedule_at(50))
+            agent.update(batch_of(agent.objective.K, seed=number), schedule_at(50))
         results.append(agent.online.state_dict())
     assert results[0].keys() == results[1].keys()
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
@@ -106,10 +112,10 @@ def test_limits_of_a_method_are_exactly_another_method(one: Any, other: Any) -> 
 
 def test_losses_after_a_terminal_are_masked() -> None:
     agent = agent_of("playvirtual")
-    batch = batch_of(agent.K)
+    batch = batch_of(agent.objective.K)
     draws = agent.draw(batch)
-    whole = agent.losses(batch._replace(alive=torch.ones(5, 4)), draws)
-    masked = agent.losses(batch._replace(alive=torch.zeros(5, 4)), draws)
+    whole = agent.losses(batch._replace(sequences=batch.sequences._replace(mask=torch.ones(5, 4))), draws)
+    masked = agent.losses(batch._replace(sequences=batch.sequences._replace(mask=torch.zeros(5, 4))), draws)
     assert (whole["pred"] > 0).all()
     assert not masked["pred"].any()
     assert not masked["cyc"].any()
@@ -121,8 +127,8 @@ def test_lambda_cyc_weighs_the_cycle_loss_alone() -> None:
     totals = []
     for step in (0, 100):
         agent = agent_of("playvirtual")
-        batch = batch_of(agent.K)
-        metrics = agent.update(batch._replace(weight=torch.ones(5)), schedule_at(step))
+        batch = batch_of(agent.objective.K)
+        metrics = agent.update(batch._replace(weights=torch.ones(5)), schedule_at(step)).metrics
         lambda_cyc = 1.0 if step else float(torch.tensor(-5.0).exp())
         expected = metrics["loss_rl"] + metrics["loss_pred"] + lambda_cyc * metrics["loss_cyc"]
         torch.testing.assert_close(metrics["loss"], expected)
@@ -135,43 +141,43 @@ def test_target_moments() -> None:
     for moment in ("after-step", "before-step"):
         agent = agent_of("spr", target_moment=moment)
         before = agent.encoder.convs[0].weight.clone()
-        agent.update(batch_of(agent.K), schedule_at(0))
+        agent.update(batch_of(agent.objective.K), schedule_at(0))
         target = agent.target_encoder.convs[0].weight
         assert torch.equal(target, agent.encoder.convs[0].weight if moment == "after-step" else before)
 
 
 def test_target_period() -> None:
     agent = agent_of("spr", target_period=2)
-    schedule = schedule_at(0)
     start = agent.encoder.convs[0].weight.clone()
-    for phase in (0, 1):
-        schedule.phase = phase
-        agent.update(batch_of(agent.K), schedule)
-        follows = torch.equal(agent.target_encoder.convs[0].weight, agent.encoder.convs[0].weight)
-        assert follows == (phase == 1)
+    for number in (0, 1):
+        schedule = schedule_at(0)
+        schedule.due = agent.update_pattern.due(number)
+        agent.update(batch_of(agent.objective.K), schedule)
+        copied = torch.equal(agent.target_encoder.convs[0].weight, agent.encoder.convs[0].weight)
+        assert copied == (number == 1)
     assert not torch.equal(start, agent.target_encoder.convs[0].weight)
 
 
 def test_a_long_target_period_has_two_kinds_of_updates() -> None:
     agent = agent_of("spr", target_period=2000)
-    kinds = [agent.kind(update) for update in range(6000)]
+    kinds = [agent.update_pattern.kind(update) for update in range(6000)]
     assert [update for update, kind in enumerate(kinds) if kind == 1999] == [1999, 3999, 5999]
     assert set(kinds) == {0, 1999}
-    assert agent_of("spr", target_period=1).kind(7) == 0
+    assert agent_of("spr", target_period=1).update_pattern.kind(7) == 0
 
 
 def test_a_black_screen_gives_finite_numbers() -> None:
     """A constant feature map would be 0/0 in the released code."""
     agent = agent_of("playvirtual")
-    batch = batch_of(agent.K)
+    batch = batch_of(agent.objective.K)
     black = batch._replace(
-        observations=torch.zeros_like(batch.observations),
+        sequences=batch.sequences._replace(observations=torch.zeros_like(batch.sequences.observations)),
         next_observations=torch.zeros_like(batch.next_observations),
     )
     for conv in agent.encoder.convs:
         torch.nn.init.zeros_(conv.bias)
     agent.update_target()
-    metrics = agent.update(black, schedule_at(100))
+    metrics = agent.update(black, schedule_at(100)).metrics
     assert all(bool(value.isfinite().all()) for value in metrics.values())
     assert all(bool(p.isfinite().all()) for p in agent.online.parameters())
 
@@ -189,7 +195,7 @@ def test_acting_greedily_ignores_noise_and_exploring_does_not() -> None:
     assert agent.act(observations[0].numpy()).shape == ()
 
 
-def test_state_round_trip_continues_to_the_bit() -> None:
+def test_state_round_trip_continues_bit_exactly() -> None:
     first = agent_of("playvirtual")
     first.update(batch_of(3, seed=1), schedule_at(10))
     second = agent_of("playvirtual", seed=9)

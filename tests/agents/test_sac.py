@@ -10,23 +10,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
+from playvirtual.agents.agent import Schedule, load_policy_state_dict, num_trainable_parameters, policy_state_dict
+from playvirtual.agents.losses import actor_loss, critic_loss, soft_target, squashed_gaussian, temperature_loss
+from playvirtual.agents.networks.sac import Actor, LatentLayer, mlp, orthogonal, outputs
 from playvirtual.agents.sac import Sac
-from playvirtual.agents.sac_losses import (
-    actor_loss,
-    critic_loss,
-    soft_target,
-    squashed_gaussian,
-    temperature_loss,
-)
-from playvirtual.agents.sac_networks import Actor, Latent, mlp, orthogonal, outputs
-from playvirtual.agents.schedule import Schedule
-from playvirtual.config import METHODS, SacConfig
-from playvirtual.presets import build
-from playvirtual.replay import Crop
-from playvirtual.replay.transitions import Experience, Transitions, Windows
+from playvirtual.config.build import build, method_names
+from playvirtual.config.schema import SacConfig
+from playvirtual.method import BoxActions
+from playvirtual.replay.augmentation import RandomCrop
+from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
 from tests.agents.every_loss import every_loss
 
 B, A, SIZE = 8, 2, 12
+BOX = BoxActions((-1.0,) * A, (1.0,) * A)
 
 
 def small(method: str = "playvirtual", *, bf16: bool = False, **options: Any) -> Sac:
@@ -35,10 +31,14 @@ def small(method: str = "playvirtual", *, bf16: bool = False, **options: Any) ->
     assert isinstance(config.agent, SacConfig)
     torch.manual_seed(3)
     generator = torch.Generator().manual_seed(4)
-    return Sac(config.agent, config.objective, (3, SIZE, SIZE), A, generator=generator, bf16=bf16)
+    return Sac(config, (3, SIZE, SIZE), BOX, generator=generator, bf16=bf16)
 
 
-def experience(K: int, seed: int = 0) -> Experience:
+def K_of(agent: Sac) -> int:
+    return agent.objective.K if agent.objective is not None else 0
+
+
+def experience(K: int, seed: int = 0) -> SacBatch:
     generator = torch.Generator().manual_seed(seed)
 
     def pixels(*shape: int) -> Tensor:
@@ -47,20 +47,29 @@ def experience(K: int, seed: int = 0) -> Experience:
     def uniform(*shape: int) -> Tensor:
         return 2 * torch.rand(shape, generator=generator) - 1
 
-    transitions = Transitions(pixels(B), uniform(B, A), uniform(B), torch.full((B,), 0.9), pixels(B))
-    windows = Windows(pixels(B, K + 1), uniform(B, K, A), torch.ones(B)) if K else None
-    return Experience(transitions, windows)
+    transitions = TransitionBatch(
+        torch.arange(B), pixels(B), uniform(B, A), uniform(B), torch.full((B,), 0.9), pixels(B)
+    )
+    sequences = None
+    if K:
+        sequences = SequenceBatch(torch.arange(B), pixels(B, K + 1), uniform(B, K, A), torch.ones(B, K + 1))
+    return SacBatch(transitions, sequences)
 
 
-def schedule(phase: int = 0) -> Schedule:
-    s = Schedule(lambda_cyc_max=1.0, i_end=0)
-    s.phase = phase
+EVERYTHING = ("actor", "critic_target", "momentum")
+
+
+def schedule(*due: str) -> Schedule:
+    """λ_cyc at its maximum; by default everything is due."""
+    s = Schedule({"lambda_cyc": lambda step: 1.0})
+    s.due = frozenset(due or EVERYTHING)
     return s
 
 
 def weights_of(agent: Sac) -> dict[str, Tensor]:
-    named = {f"{m}.{k}": v.clone() for m, module in agent.modules().items() for k, v in module.state_dict().items()}
-    return {**named, "log_alpha": agent.log_alpha.detach().clone()}
+    """Every weight as network.name, each once."""
+    names = ("actor", "critic", "target_critic", "temperature", "auxiliary", "momentum")
+    return {f"{n}.{k}": v.clone() for n in names for k, v in getattr(agent, n).state_dict().items()}
 
 
 def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
@@ -134,30 +143,14 @@ def test_initial_weights_are_orthogonal() -> None:
 # Augmentation and acting
 
 
-def test_crops_reach_the_last_offset() -> None:
-    crop = Crop(100, 84, 0.05)
-    offsets, _ = crop.draw(4000, torch.device("cpu"), torch.Generator().manual_seed(0))
-    assert set(offsets.flatten().tolist()) == set(range(17))
-    image = torch.arange(100, dtype=torch.uint8).expand(1, 1, 100, 100)
-    for offset in (0, 16):
-        cut = crop.crop(image, torch.tensor([[0, offset]]))[0, 0, 0] * 255
-        torch.testing.assert_close(cut, torch.arange(offset, offset + 84).float())
-    torch.testing.assert_close(crop.centre(image)[0, 0, 0] * 255, torch.arange(8, 92).float())
-
-
-def test_crops_of_a_source() -> None:
-    crop, images = Crop(6, 4, 0.0), torch.arange(3 * 36).view(3, 1, 6, 6).to(torch.uint8)
-    source = torch.tensor([2, 0, 2, 1])
-    draws = crop.draw(4, torch.device("cpu"), torch.Generator().manual_seed(0))
-    assert torch.equal(crop(images, draws, source), crop(images[source], draws))
-
-
 def test_rl_losses_are_cropped_and_the_auxiliary_ones_also_change_in_intensity() -> None:
     agent = small(crop_size=10)
-    assert agent.auxiliary is not None
-    assert (agent.augment.scale, agent.auxiliary.augment.scale) == (0.0, 0.05)
-    draws = agent.draw(experience(agent.objective.K))
-    assert not torch.equal(draws.crops, draws.next_crops)
+    assert agent.objective is not None
+    augment = agent.objective.augment
+    assert isinstance(augment, RandomCrop)
+    assert (agent.augment.scale, augment.scale) == (0.0, 0.05)
+    draws = agent.draw(experience(K_of(agent)))
+    assert not torch.equal(draws.offsets, draws.next_offsets)
     assert draws.auxiliary is not None
     offsets, noise = draws.auxiliary.target
     assert len(offsets) == len(noise) == B * (4 + 4)  # K future states and M views of s_t, each on its own
@@ -174,7 +167,7 @@ def test_actions() -> None:
     assert not torch.equal(agent.act(frames, explore=True), agent.act(frames, explore=True))
     other = small(learning_rate=0.5)
     other.update(experience(4), schedule())
-    other.load_weights(agent.weights())
+    load_policy_state_dict(other, policy_state_dict(agent))
     assert torch.equal(other.act(frames), mean)
 
 
@@ -183,66 +176,64 @@ def test_actions() -> None:
 
 def test_the_actor_does_not_train_the_encoder() -> None:
     agent = small()
-    batch = experience(agent.objective.K)
+    batch = experience(K_of(agent))
     losses = agent.actor_losses(batch.transitions, agent.draw(batch))
     assert reached(losses["actor"].mean(), agent.actor)
     assert not reached(losses["actor"].mean(), agent.encoder)
     before = weights_of(agent)
     agent.update_actor(batch.transitions, agent.draw(batch))
-    assert changed(before, weights_of(agent)) == {"actor.latent", "actor.mlp", "log_alpha"}
+    assert changed(before, weights_of(agent)) == {"actor.latent", "actor.mlp", "temperature.log_alpha"}
 
 
 def test_the_critic_trains_encoder_and_both_q() -> None:
     agent = small()
-    batch, before = experience(agent.objective.K), weights_of(agent)
+    batch, before = experience(K_of(agent)), weights_of(agent)
     agent.update_critic(batch.transitions, agent.draw(batch))
     assert changed(before, weights_of(agent)) == {"critic.encoder", "critic.q1", "critic.q2"}
 
 
-METHODS_WITH_A_CYCLE = [m for m in METHODS if m not in ("rl", "spr")]
+METHODS_WITH_A_CYCLE = [m for m in method_names() if m not in ("rl", "spr")]
 
 
 @pytest.mark.parametrize("method", METHODS_WITH_A_CYCLE)
 def test_what_the_auxiliary_losses_train(method: str) -> None:
     agent = small(method)
-    batch = experience(agent.objective.K)
+    batch = experience(K_of(agent))
     draws, aux = agent.draw(batch), agent.auxiliary
-    assert aux is not None
-    assert aux.bdm is not None
-    assert batch.windows is not None
+    assert batch.sequences is not None
     assert draws.auxiliary is not None
-    losses = agent.auxiliary_losses(batch.windows, draws.auxiliary)
+    losses = agent.auxiliary_losses(batch.sequences, draws.auxiliary)
     pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
-    assert all(reached(pred, m) for m in (agent.encoder, aux.dm, aux.projector, aux.predictor))
-    assert not reached(pred, aux.bdm)
+    assert all(reached(pred, m) for m in (agent.encoder, aux["forward_dynamics"], aux["projector"], aux["predictor"]))
+    assert not reached(pred, aux["backward_dynamics"])
     assert reached(cyc, agent.encoder)
-    assert reached(cyc, aux.bdm)
-    assert reached(cyc, aux.dm) == (method != "playvirtual-nd")
-    assert reached(cyc, aux.projector) == reached(cyc, aux.predictor) == (method != "playvirtual-latent")
+    assert reached(cyc, aux["backward_dynamics"])
+    assert reached(cyc, aux["forward_dynamics"]) == (method != "playvirtual-nd")
+    assert reached(cyc, aux["projector"]) == reached(cyc, aux["predictor"]) == (method != "playvirtual-latent")
     before = weights_of(agent)
-    agent.update_auxiliary(batch.windows, draws.auxiliary, schedule())
-    parts = {f"auxiliary.{part}" for part in ("dm", "bdm", "projector", "predictor")}
+    agent.update_auxiliary(batch.sequences, draws.auxiliary, torch.ones(()))
+    parts = {f"auxiliary.{part}" for part in ("forward_dynamics", "backward_dynamics", "projector", "predictor")}
     assert changed(before, weights_of(agent)) == parts | {"critic.encoder"}
 
 
 @pytest.mark.parametrize(("method", "same"), [("rl", {"K": 0}), ("spr", {"M": 0})])
 def test_no_prediction_is_rl_and_no_trajectories_are_spr(method: str, same: dict[str, int]) -> None:
     one, other = small(method), small("playvirtual", **same)
-    batch = experience(one.objective.K)
+    batch = experience(K_of(one))
     for agent in (one, other):
         agent.update(batch, schedule())
     assert not changed(weights_of(one), weights_of(other))
-    assert (one.auxiliary is None) == (method == "rl")
-    assert one.auxiliary is None or one.auxiliary.bdm is None
+    assert (one.objective is None) == (method == "rl")
+    assert "backward_dynamics" not in one.auxiliary
 
 
-def test_windows_that_do_not_exist_yet_train_nothing() -> None:
+def test_masked_sequences_train_nothing() -> None:
     agent = small()
-    batch = experience(agent.objective.K)
-    assert batch.windows is not None
+    batch = experience(K_of(agent))
+    assert batch.sequences is not None
     draws = agent.draw(batch).auxiliary
     assert draws is not None
-    losses = agent.auxiliary_losses(batch.windows._replace(valid=torch.zeros(B)), draws)
+    losses = agent.auxiliary_losses(batch.sequences._replace(mask=torch.zeros(B, K_of(agent) + 1)), draws)
     assert not losses["pred"].any()
     assert not losses["cyc"].any()
 
@@ -251,18 +242,18 @@ def test_windows_that_do_not_exist_yet_train_nothing() -> None:
 def test_how_far_an_auxiliary_update_moves_the_encoder(preset: str) -> None:
     twice = preset == "reference"
     agent = small(separate_encoder_optimizer=twice, auxiliary_learning_rate=1e-3)
-    batch, before = experience(agent.objective.K), agent.encoder.latent.fc.weight.detach().clone()
+    batch, before = experience(K_of(agent)), agent.encoder.latent.fc.weight.detach().clone()
     draws = agent.draw(batch).auxiliary
-    assert batch.windows is not None
+    assert batch.sequences is not None
     assert draws is not None
-    agent.update_auxiliary(batch.windows, draws, schedule())
+    agent.update_auxiliary(batch.sequences, draws, torch.ones(()))
     step = (agent.encoder.latent.fc.weight - before).abs().max()  # Adam's first step is one learning rate long
     torch.testing.assert_close(step, torch.tensor(2e-3 if twice else 1e-3), rtol=1e-2, atol=0)
 
 
 def test_low_precision_trains_every_layer_and_keeps_losses_whole() -> None:
     agent = small(bf16=True)
-    batch, before = experience(agent.objective.K), weights_of(agent)
+    batch, before = experience(K_of(agent)), weights_of(agent)
     with torch.autocast("cpu", torch.bfloat16):
         losses = every_loss(agent, batch, agent.draw(batch))
     assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(losses, torch.float32)
@@ -279,21 +270,21 @@ def test_rates_of_the_targets() -> None:
     config = build("dmc/walker-walk")
     agent = small(**{name: getattr(config.agent, name) for name in ("q_tau", "encoder_tau", "momentum_tau")})
     aux = agent.auxiliary
-    assert aux is not None
     targets = {
         agent.target_critic.q1: 0.01,
         agent.target_critic.q2: 0.01,
         agent.target_critic.encoder: 0.05,
-        aux.target_encoder: 0.05,
-        aux.target_projector: 0.05,
+        agent.momentum["encoder"]: 0.05,
+        agent.momentum["projector"]: 0.05,
     }
     with torch.no_grad():
-        for p in [*agent.critic.parameters(), *aux.projector.parameters()]:
+        for p in [*agent.critic.parameters(), *aux["projector"].parameters()]:
             p.fill_(1.0)
         for target in targets:
             for p in target.parameters():
                 p.zero_()
-    agent.update_targets(critic=True, momentum=True)
+    agent.update_critic_target()
+    agent.update_momentum()
     for target, rate in targets.items():
         for p in target.parameters():
             torch.testing.assert_close(p, torch.full_like(p, rate))
@@ -302,15 +293,15 @@ def test_rates_of_the_targets() -> None:
 @pytest.mark.parametrize(("momentum_period", "moves"), [(1, True), (2, False)])
 def test_what_every_second_update_leaves_out(momentum_period: int, moves: bool) -> None:
     agent = small(momentum_period=momentum_period)
-    assert agent.phases == 2
-    learned = {"critic.encoder", "critic.q1", "critic.q2", "auxiliary.dm", "auxiliary.bdm"}
-    every_second = {"actor.latent", "actor.mlp", "log_alpha", "target_critic.q1", "target_critic.encoder"}
+    assert agent.update_pattern.period == 2
+    learned = {"critic.encoder", "critic.q1", "critic.q2", "auxiliary.forward_dynamics", "auxiliary.backward_dynamics"}
+    every_second = {"actor.latent", "actor.mlp", "temperature.log_alpha", "target_critic.q1", "target_critic.encoder"}
     followers = {"momentum.encoder", "momentum.projector"}
-    batch, before = experience(agent.objective.K), weights_of(agent)
-    agent.update(batch, schedule(phase=0))
+    batch, before = experience(K_of(agent)), weights_of(agent)
+    agent.update(batch, schedule(*agent.update_pattern.due(0)))
     first = weights_of(agent)
     assert learned | every_second | followers <= changed(before, first)
-    agent.update(batch, schedule(phase=1))
+    agent.update(batch, schedule(*agent.update_pattern.due(1), "nothing else"))
     odd = changed(first, weights_of(agent))
     assert learned <= odd
     assert not every_second & odd
@@ -322,17 +313,17 @@ def test_what_every_second_update_leaves_out(momentum_period: int, moves: bool) 
 def test_an_update_has_a_kind_that_does_the_same_of_few(periods: tuple[int, ...], updates: list[int]) -> None:
     agent = small(**dict(zip(("actor_period", "critic_target_period", "momentum_period"), periods, strict=True)))
     for update in updates:
-        kind = agent.kind(update)
+        kind = agent.update_pattern.kind(update)
         assert [kind % period == 0 for period in periods] == [update % period == 0 for period in periods]
-        assert agent.kind(kind) == kind
-    assert len({agent.kind(update) for update in range(agent.phases)}) <= 8
+        assert agent.update_pattern.kind(kind) == kind
+    assert len({agent.update_pattern.kind(update) for update in range(agent.update_pattern.period)}) <= 8
 
 
 def test_where_the_momentum_projection_starts() -> None:
     for choice, same in (("copy", True), ("independent", False)):
-        aux = small(target_projection=choice).auxiliary
-        assert aux is not None
-        assert torch.equal(aux.projector.fc1.weight, aux.target_projector.fc1.weight) == same
+        agent = small(target_projection=choice)
+        weights = [part["projector"].fc1.weight for part in (agent.auxiliary, agent.momentum)]
+        assert torch.equal(*weights) == same
 
 
 # The whole
@@ -341,11 +332,11 @@ def test_where_the_momentum_projection_starts() -> None:
 def test_update_goes_on_from_a_saved_state() -> None:
     one, other = small(), small(learning_rate=0.01)
     for phase in (0, 1):
-        one.update(experience(4, seed=phase), schedule(phase))
+        one.update(experience(4, seed=phase), schedule(*one.update_pattern.due(phase), "nothing else"))
     other.load_state_dict(deepcopy(one.state_dict()))
     for agent in (one, other):
         for group in agent.optimizers["critic"].param_groups + agent.optimizers["actor"].param_groups:
-            assert group["lr"] == 1e-3  # the optimisers' state has come along
+            assert group["lr"] == 1e-3  # the optimizers' state has come along
         agent.generator = torch.Generator().manual_seed(9)
         agent.update(experience(4, seed=7), schedule())
     assert not changed(weights_of(one), weights_of(other))
@@ -359,24 +350,26 @@ def test_sizes_of_the_released_code(method: str, expected: int) -> None:
     """Counted as there: shared tensors each time they appear, target networks and a reward predictor included."""
     config = build("dmc/cartpole-swingup", method=method, preset="reference")
     assert isinstance(config.agent, SacConfig)
-    agent = Sac(config.agent, config.objective, (9, 100, 100), 1)
+    agent = Sac(config, (9, 100, 100), BoxActions((-1.0,), (1.0,)))
     aux = agent.auxiliary
-    assert aux is not None
+
+    dynamics = [module for name, module in aux.items() if name.endswith("dynamics")]
 
     def size(*modules: nn.Module | None) -> int:
         return sum(p.numel() for m in modules if m is not None for p in m.parameters())
 
-    heads = size(aux.projector, aux.predictor, aux.target_projector)
-    auxiliary = size(agent.encoder, aux.target_encoder, aux.dm, aux.bdm) + heads + REWARD_PREDICTOR
+    heads = size(aux["projector"], aux["predictor"], agent.momentum["projector"])
+    auxiliary = size(agent.encoder, agent.momentum["encoder"], *dynamics) + heads + REWARD_PREDICTOR
     actor = size(agent.encoder.convs, agent.actor)
     assert actor + size(agent.critic, agent.target_critic) + auxiliary == expected
-    distinct = size(agent.actor, agent.critic, aux.dm, aux.bdm, aux.projector, aux.predictor) + 1
-    assert agent.parameter_count() == distinct  # α is the one more
+    distinct = size(agent.actor, agent.critic, *dynamics, aux["projector"], aux["predictor"]) + 1
+    assert num_trainable_parameters(agent) == distinct  # α is the one more
+    assert agent.released_parameter_count() == expected
 
 
 def test_a_batch_is_encoded_like_its_pictures_one_by_one() -> None:
     torch.manual_seed(0)
-    latent = Latent(4 * 3 * 3, 5, tanh=True)
+    latent = LatentLayer(4 * 3 * 3, 5, tanh=True)
     features = torch.rand(12, 4, 3, 3)
     torch.testing.assert_close(latent(features), torch.cat([latent(one[None]) for one in features]))
 

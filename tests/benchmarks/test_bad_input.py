@@ -16,7 +16,7 @@ if not SCRIPTS.exists():
 BAD = [
     ("runs_per_card.py toy/cach 1", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("runs_per_card.py toy/catch 0", "N: '0' is not allowed; allowed: whole numbers, 1 or more"),
-    ("runs_per_card.py toy/catch 1 --capture film", "capture: 'film' is not known; allowed: compile, graph, off"),
+    ("runs_per_card.py toy/catch 1 --compile film", "compile: 'film' is not known; allowed: cudagraph, full, off"),
     ("runs_per_card.py toy/catch 1 --seconds -1", "seconds: '-1' is not allowed; allowed: numbers above 0"),
     ("runs_per_card.py toy/catch 1 --mps maybe", "mps: 'maybe' is not known; allowed: both, off, on"),
     (
@@ -31,8 +31,8 @@ BAD = [
     ("acting_speed.py toy/catch --steps 0", "steps: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("cpu_profile.py toy/catch toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("cpu_profile.py --steps -5", "steps: '-5' is not allowed; allowed: whole numbers, 40 or more"),
-    ("evaluation_lanes.py toy/catch --lanes 0", "lanes: '0' is not allowed; allowed: whole numbers, 2 or more"),
-    ("evaluation_lanes.py atari/pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
+    ("async_envs.py toy/catch --num-envs 0", "num-envs: '0' is not allowed; allowed: whole numbers, 2 or more"),
+    ("async_envs.py atari/pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'? allowed: "),
     ("cpu_versions.py nowhere .", "first: 'nowhere' is not allowed; allowed: a folder that holds src/playvirtual"),
     ("cpu_versions.py ROOT ROOT --rows toy/catch", "rows: 'toy/catch' is not allowed; allowed: TASK:METHOD"),
     ("cpu_versions.py ROOT ROOT --rows toy/cach:rl", "rows: the version in "),

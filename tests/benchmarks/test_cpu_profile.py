@@ -1,4 +1,4 @@
-"""The profile on the CPU: its list of parts follows the code, and its stopwatches leave nothing behind."""
+"""The profile on the CPU: its list of parts follows the code, and its stopwatch restores what it has wrapped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ finally:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["toy/catch", "toy/reach", "toy/reach --method rl"])  # Rainbow, SAC, SAC alone
+@pytest.mark.parametrize(
+    "words", ["toy/catch", "toy/reach", "toy/reach --method rl"]
+)  # Rainbow, SAC, SAC without an auxiliary objective
 def test_every_part_is_found_and_the_shares_are_those_of_a_run(words: str) -> None:
     command = [sys.executable, SCRIPTS / "cpu_profile.py", "--steps", "40", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -32,32 +34,35 @@ def test_every_part_is_found_and_the_shares_are_those_of_a_run(words: str) -> No
         part: float(share) for part, share in re.findall(r"^ +(\S.*?) +[0-9.]+ ms +([0-9.]+)%$", done.stdout, re.M)
     }
     assert shares["interact"] + shares["learn"] == pytest.approx(100, abs=2)
-    for part in ("act", "replay: store", "replay: sample", "losses", "backward", "gradient norms", "optimiser"):
+    for part in ("act", "replay: add", "replay: sample", "losses", "backward", "gradient norms", "optimizer"):
         assert shares[part] > 0
 
 
-def test_a_training_to_be_profiled_owes_no_updates_and_is_owed_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """toy/catch makes an update every other step: 10 in the 20 steps after 5 of warm-up, whatever came before."""
+def test_a_trainer_to_be_profiled_has_neither_overdue_nor_premature_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """toy/catch makes an update every other step: 10 in the 20 steps after 5 of warm-up."""
     monkeypatch.setattr(cpu_profile, "FILL", 30)
     monkeypatch.setattr(cpu_profile, "WARM", 5)
-    config = cpu_profile.checked("toy/catch", method="rl", device="cpu", threads=1, min_size=30)
+    config = cpu_profile.checked("toy/catch", method="rl", device="cpu", threads=1, learning_starts=30)
     cpu_profile.operations(cpu_profile.warmed(config))
-    training = cpu_profile.warmed(config)
-    before = training.learner.updates
-    cpu_profile.parts(training, 20)
-    assert training.learner.updates - before == 10
+    trainer = cpu_profile.warmed(config)
+    before = trainer.learner.updates
+    cpu_profile.parts(trainer, 20)
+    assert trainer.learner.updates - before == 10
 
 
-def test_a_part_that_is_gone_or_not_called_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_does_not_exist_or_is_never_called_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_profile, "FILL", 30)
-    training = cpu_profile.warmed(cpu_profile.checked("toy/catch", method="rl", device="cpu", min_size=30))
-    for method, error in (("append", AttributeError), ("load_state_dict", RuntimeError)):  # never was; not here
-        monkeypatch.setattr(cpu_profile, "parts_of", lambda _, m=method: [(training.replay, m, "store")])
+    trainer = cpu_profile.warmed(cpu_profile.checked("toy/catch", method="rl", device="cpu", learning_starts=30))
+    for method, error in (
+        ("append", AttributeError),
+        ("load_state_dict", RuntimeError),
+    ):  # does not exist; is not called in training
+        monkeypatch.setattr(cpu_profile, "parts_of", lambda _, m=method: [(trainer.replay, m, "store")])
         with pytest.raises(error, match=method):
-            cpu_profile.parts(training, 2)
+            cpu_profile.parts(trainer, 2)
 
 
-def test_a_stopwatch_takes_its_clocks_off_again() -> None:
+def test_a_stopwatch_restores_the_methods() -> None:
     class Counter:
         def count(self) -> int:
             return 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from playvirtual.config import EnvironmentConfig
+from playvirtual.envs.env import EnvironmentConfig
 
 Settings = Callable[..., EnvironmentConfig]
 

@@ -17,15 +17,15 @@ from playvirtual.method import (
     ConvDynamics,
     DenseDynamics,
     DiscreteActions,
+    Perturbed,
+    RolloutBatch,
+    as_dynamics,
     cosine_distance,
     cycle,
-    endpoint,
     gaussian_ramp_up,
     prediction_loss,
     rescale,
-    rollout,
     squared_distance,
-    total_objective,
 )
 
 
@@ -39,12 +39,12 @@ def subtract(z: Tensor, a: Tensor) -> Tensor:
 
 def test_rollout_feeds_every_prediction_into_the_next() -> None:
     z, actions = torch.tensor([[1.0]]), torch.tensor([[[1.0], [10.0], [100.0]]])
-    assert rollout(add, z, actions)[..., 0].tolist() == [[2.0, 12.0, 112.0]]
+    assert as_dynamics(add).rollout(z, actions)[..., 0].tolist() == [[2.0, 12.0, 112.0]]
 
 
 def test_cycle_runs_forward_then_back_over_the_same_actions() -> None:
     z, actions = torch.tensor([[1.0]]), torch.tensor([[[1.0], [10.0], [100.0]]])
-    z_hat, z_cycle = cycle(add, lambda z, a: z - 2 * a, z, actions)
+    z_hat, z_cycle = cycle(as_dynamics(add), as_dynamics(lambda z, a: z - 2 * a), z, actions)
     assert z_hat[..., 0].tolist() == [[2.0, 12.0, 112.0]]
     # back from 112: − 200 = −88 (t+2), − 20 = −108 (t+1), − 2 = −110 (t); given from t on
     assert z_cycle[..., 0].tolist() == [[-110.0, -108.0, -88.0]]
@@ -53,7 +53,7 @@ def test_cycle_runs_forward_then_back_over_the_same_actions() -> None:
 @pytest.mark.parametrize("shape", [(), (4,), (1, 4), (3, 1, 4), (1, 2, 4), (3, 2, 1, 4)])
 def test_a_target_that_would_be_broadcast_is_refused(shape: tuple[int, ...]) -> None:
     box = BoxActions((-1.0,) * 4, (1.0,) * 4)
-    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=box, horizon=2, copies=2)
+    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=box, K=2, M=2)
     z = torch.rand(3, 4)
     with pytest.raises(ValueError, match=r"target: .* allowed: \(3, D\) or \(3, 2, D\)"):
         aux(z, torch.rand(shape))
@@ -65,8 +65,8 @@ def test_a_target_projection_that_changes_nothing_is_one() -> None:
         forward=add,
         backward=subtract,
         actions=BoxActions((-1.0,), (1.0,)),
-        horizon=1,
-        copies=1,
+        K=1,
+        M=1,
         projector=nn.Linear(1, 1),
         target_projector=nn.Sequential(),  # empty, and so false in Python's eyes
     )
@@ -78,9 +78,7 @@ def test_a_target_projection_that_changes_nothing_is_one() -> None:
 def test_cycle_loss_of_an_exact_inverse_is_zero(B: int, M: int, K: int, seed: int) -> None:
     """Definition 1 holds, for any actions, when b undoes h."""
     generator = torch.Generator().manual_seed(seed)
-    aux = pv.VirtualTrajectories(
-        forward=add, backward=subtract, actions=BoxActions((-1.0,) * 3, (1.0,) * 3), horizon=K, copies=M
-    )
+    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=BoxActions((-1.0,) * 3, (1.0,) * 3), K=K, M=M)
     z = torch.randn(B, 3, generator=generator)
     assert aux(z, z, step=50_000, generator=generator).abs().max() < 1e-10
 
@@ -91,8 +89,8 @@ def test_cycle_loss_of_linear_models_by_hand() -> None:
         forward=lambda z, a: 2 * z,
         backward=lambda z, a: z / 2 + torch.stack([a, torch.zeros_like(a)], 1),
         actions=3,
-        horizon=2,
-        copies=2,
+        K=2,
+        M=2,
         distance=squared_distance,
     )
     z = torch.tensor([[1.0, 1.0]])
@@ -110,8 +108,8 @@ def test_every_step_adds_the_inner_states() -> None:
         "forward": add,
         "backward": lambda z, a: z - a + 1,
         "actions": BoxActions((0.0,), (1.0,)),
-        "horizon": 3,
-        "copies": 4,
+        "K": 3,
+        "M": 4,
         "distance": squared_distance,
     }
     z = torch.zeros(2, 1)
@@ -123,17 +121,15 @@ def test_every_step_adds_the_inner_states() -> None:
 
 
 def test_one_target_per_trajectory_or_one_for_all() -> None:
-    aux = pv.VirtualTrajectories(
-        forward=add, backward=subtract, actions=2, horizon=1, copies=2, distance=squared_distance
-    )
+    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=2, K=1, M=2, distance=squared_distance)
     z, actions = torch.zeros(1, 1), torch.zeros(1, 2, 1, dtype=torch.long)
     assert aux.loss(z, torch.tensor([[[1.0], [3.0]]]), actions).item() == pytest.approx((1 + 9) / 2)
     assert aux.loss(z, torch.tensor([[2.0]]), actions).item() == pytest.approx(4)
 
 
-@pytest.mark.parametrize(("horizon", "copies"), [(0, 3), (3, 0)])
-def test_no_steps_or_no_copies_cost_nothing(horizon: int, copies: int) -> None:
-    aux = pv.VirtualTrajectories(forward=add, backward=add, actions=2, horizon=horizon, copies=copies)
+@pytest.mark.parametrize(("K", "M"), [(0, 3), (3, 0)])
+def test_no_steps_or_no_trajectories_cost_nothing(K: int, M: int) -> None:
+    aux = pv.VirtualTrajectories(forward=add, backward=add, actions=2, K=K, M=M)
     assert aux(torch.ones(5, 2), torch.zeros(5, 2)).tolist() == [0.0] * 5
 
 
@@ -155,11 +151,6 @@ def test_ramp_up() -> None:
 def test_ramp_up_never_falls_and_stays_in_range(i: int, j: int, i_end: int) -> None:
     earlier, later = (float(gaussian_ramp_up(step, i_end)) for step in sorted((i, j)))
     assert math.exp(-5) - 1e-6 <= earlier <= later <= 1.0
-
-
-def test_total_objective() -> None:
-    rl, pred, cyc = torch.tensor([1.0]), torch.tensor([10.0]), torch.tensor([100.0])
-    assert total_objective(rl, pred, cyc, 2.0, 0.5).tolist() == [71.0]
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))
@@ -197,8 +188,8 @@ def test_conv_dynamics_equal_convolution_over_one_hot_planes() -> None:
     torch.testing.assert_close(model(z, a), rescale(model.conv2(x).relu()))
 
 
-@pytest.mark.parametrize("update_forward", [True, False])
-def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> None:
+@pytest.mark.parametrize("train_forward", [True, False])
+def test_cycle_gradients_reach_what_the_method_says(train_forward: bool) -> None:
     """Encoder and BDM always; the DM only if the cycle loss may update it (PlayVirtual-ND)."""
     torch.manual_seed(0)
     actions = DiscreteActions(3)
@@ -212,9 +203,9 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
         projector=g,
         predictor=q,
         actions=actions,
-        horizon=3,
-        copies=2,
-        update_forward=update_forward,
+        K=3,
+        M=2,
+        train_forward=train_forward,
     )
     aux(z, target).mean().backward()
     assert z.grad is not None
@@ -223,24 +214,21 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
     for module in (b, g, q):
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
     reached = [p.grad is not None for p in h.parameters()]
-    assert all(reached) if update_forward else not any(reached)
+    assert all(reached) if train_forward else not any(reached)
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
         ({"constraint": "all"}, "constraint: 'all' is not known; allowed: end, every"),
-        ({"sampling": "gaussian"}, "sampling: 'gaussian' is not known; allowed: uniform, perturbed"),
-        ({"horizon": 2.5}, "horizon: 2.5 is not allowed; allowed: whole numbers from 0 on"),
-        ({"copies": "2A"}, "copies: '2A' is not allowed; allowed: whole numbers from 0 on"),
-        ({"copies": -3}, "copies: -3 is not allowed; allowed: whole numbers from 0 on"),
+        ({"K": 2.5}, "K: 2.5 is not allowed; allowed: whole numbers from 0 on"),
+        ({"M": "2A"}, "M: '2A' is not allowed; allowed: whole numbers from 0 on"),
+        ({"M": -3}, "M: -3 is not allowed; allowed: whole numbers from 0 on"),
         ({"i_end": -1}, "i_end: -1 is not allowed; allowed: whole numbers from 0 on"),
-        ({"sigma": -0.1}, "sigma: -0.1 is not allowed; allowed: finite numbers from 0 on"),
-        ({"sigma": math.nan}, "sigma: nan is not allowed; allowed: finite numbers from 0 on"),
-        ({"lambda_max": -1}, "lambda_max: -1 is not allowed; allowed: finite numbers from 0 on"),
-        ({"lambda_max": math.nan}, "lambda_max: nan is not allowed; allowed: finite numbers from 0 on"),
-        ({"lambda_max": math.inf}, "lambda_max: inf is not allowed; allowed: finite numbers from 0 on"),
-        ({"lambda_max": "1"}, "lambda_max: '1' is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_cyc_max": -1}, "lambda_cyc_max: -1 is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_cyc_max": math.nan}, "lambda_cyc_max: nan is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_cyc_max": math.inf}, "lambda_cyc_max: inf is not allowed; allowed: finite numbers from 0 on"),
+        ({"lambda_cyc_max": "1"}, "lambda_cyc_max: '1' is not allowed; allowed: finite numbers from 0 on"),
         (
             {"predictor": nn.Identity()},
             "predictor: is not allowed without a projector, which it follows; allowed: None",
@@ -252,7 +240,7 @@ def test_cycle_gradients_reach_what_the_method_says(update_forward: bool) -> Non
     ],
 )
 def test_settings_that_mean_nothing_are_refused_by_name(option: dict[str, Any], message: str) -> None:
-    settings: dict[str, Any] = {"horizon": 2, "copies": 1, **option}
+    settings: dict[str, Any] = {"K": 2, "M": 1, **option}
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         pv.VirtualTrajectories(forward=add, backward=subtract, actions=3, **settings)
 
@@ -260,14 +248,14 @@ def test_settings_that_mean_nothing_are_refused_by_name(option: dict[str, Any], 
 def test_a_forward_model_whose_parameters_are_unknown_cannot_be_left_alone() -> None:
     linear = nn.Linear(1, 1)
     space = BoxActions((-1.0,), (1.0,))
-    with pytest.raises(TypeError, match=r"^model: .*lambda.* is no nn.Module"):
+    with pytest.raises(TypeError, match=r"^forward: .*lambda.* is not an nn.Module"):
         pv.VirtualTrajectories(
             forward=lambda z, a: linear(z) + a,
             backward=subtract,
             actions=space,
-            horizon=2,
-            copies=1,
-            update_forward=False,
+            K=2,
+            M=1,
+            train_forward=False,
         )
 
 
@@ -277,11 +265,9 @@ def test_detached_forward_model_computes_the_same_loss_and_encoder_gradient() ->
     h, b = DenseDynamics(4, actions, 8), DenseDynamics(4, actions, 8)
     virtual = actions.uniform((5, 2, 3))
     results = []
-    for update_forward in (True, False):
+    for train_forward in (True, False):
         z = torch.linspace(-1, 1, 20).view(5, 4).requires_grad_()
-        aux = pv.VirtualTrajectories(
-            forward=h, backward=b, actions=actions, horizon=3, copies=2, update_forward=update_forward
-        )
+        aux = pv.VirtualTrajectories(forward=h, backward=b, actions=actions, K=3, M=2, train_forward=train_forward)
         loss = aux.loss(z, torch.ones(5, 4), virtual)
         loss.sum().backward()
         results.append((loss.detach(), z.grad))
@@ -294,14 +280,13 @@ def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
         forward=add,
         backward=subtract,
         actions=BoxActions((-1.0,), (1.0,)),
-        horizon=3,
-        copies=4,
-        sampling="perturbed",
-        sigma=0.0,
+        K=3,
+        M=4,
+        sampler=Perturbed(sigma=0.0),
     )
     z, recorded = torch.zeros(2, 1), torch.rand(2, 3, 1)
     torch.testing.assert_close(aux.draw(2, z.device, recorded=recorded), recorded[:, None].expand(2, 4, 3, 1))
-    with pytest.raises(ValueError, match="recorded actions"):
+    with pytest.raises(ValueError, match="recorded: None is not allowed"):
         aux.draw(2, z.device)
     with pytest.raises(ValueError, match=r"recorded: \(2, 2, 1\) is not allowed; allowed: \(2, 3, …\)"):
         aux.draw(2, z.device, recorded=recorded[:, :2])
@@ -314,7 +299,7 @@ def test_it_fits_into_a_foreign_training_loop() -> None:
     torch.manual_seed(0)
     actions = DiscreteActions(4)
     h, b = DenseDynamics(6, actions, 32), DenseDynamics(6, actions, 32)
-    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=Discrete(4), horizon=4, copies=3)
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=Discrete(4), K=4, M=3)
     optimizer = torch.optim.Adam(aux.parameters(), 3e-3)
     z = torch.randn(16, 6)
     history = []
@@ -327,29 +312,44 @@ def test_it_fits_into_a_foreign_training_loop() -> None:
     assert np.mean(history[-10:]) < 0.3 * np.mean(history[:10])
 
 
-@pytest.mark.parametrize("options", [{}, {"constraint": "every"}, {"update_forward": False}])
+@pytest.mark.parametrize("options", [{}, {"constraint": "every"}, {"train_forward": False}])
 @pytest.mark.parametrize("dense", [True, False])
-def test_foreseeing_recorded_and_virtual_at_once_is_one_after_the_other(dense: bool, options: dict[str, Any]) -> None:
+def test_one_pass_over_recorded_and_virtual_trajectories_is_one_after_the_other(
+    dense: bool, options: dict[str, Any]
+) -> None:
     torch.manual_seed(0)
     B, M, K, space = 3, 2, 4, DiscreteActions(5)
     h, b = ((DenseDynamics(6, space, 8) if dense else ConvDynamics(6, space)) for _ in range(2))
-    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=space, horizon=K, copies=M, **options)
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=space, K=K, M=M, **options)
     z = torch.rand(B, 6) if dense else torch.rand(B, 6, 3, 3)
     recorded, virtual = torch.randint(5, (B, K)), aux.draw(B, z.device)
-    z_hat, ahead = aux.foresee(z, recorded, virtual)
-    torch.testing.assert_close(z_hat, rollout(h, z, recorded))
-    assert (ahead is not None) == (dense and not options)
+    z_hat, z_hat_virtual = aux.rollout(z, recorded, virtual)
+    torch.testing.assert_close(z_hat, h.rollout(z, recorded))
+    assert (z_hat_virtual is not None) == (not options)
     target = z.flatten(1)
-    torch.testing.assert_close(aux.loss(z, target, virtual, ahead), aux.loss(z, target, virtual))
+    torch.testing.assert_close(aux.loss(z, target, virtual, z_hat_virtual), aux.loss(z, target, virtual))
     if options:
-        with pytest.raises(ValueError, match="ahead: is not allowed"):
-            aux.loss(z, target, virtual, z.repeat_interleave(M, 0))
+        with pytest.raises(ValueError, match="z_hat: is not allowed"):
+            aux.loss(z, target, virtual, z.repeat_interleave(M, 0)[:, None])
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_no_step_leads_nowhere(dense: bool) -> None:
+def test_a_rollout_without_a_step_ends_where_it_starts(dense: bool) -> None:
     space = DiscreteActions(5)
     model, z = (
         (DenseDynamics(6, space, 8), torch.rand(2, 6)) if dense else (ConvDynamics(6, space), torch.rand(2, 6, 3, 3))
     )
-    assert endpoint(model, z, torch.zeros((2, 0), dtype=torch.int64)) is z
+    (last,) = model.rollouts(RolloutBatch(z, torch.zeros((2, 0), dtype=torch.int64), last_only=True))
+    assert torch.equal(last, z[:, None])
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_last_states_alone_are_the_last_of_all_states(dense: bool) -> None:
+    torch.manual_seed(0)
+    space = DiscreteActions(5)
+    model, z = (
+        (DenseDynamics(6, space, 8), torch.rand(3, 6)) if dense else (ConvDynamics(6, space), torch.rand(3, 6, 3, 3))
+    )
+    actions = torch.randint(5, (3, 4))
+    (last,) = model.rollouts(RolloutBatch(z, actions, last_only=True))
+    torch.testing.assert_close(last, model.rollout(z, actions)[:, -1:])

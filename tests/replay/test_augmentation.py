@@ -1,35 +1,34 @@
-"""Shifts, crops and intensity, pixel by pixel."""
+"""Random shifts, random crops and random intensity."""
 
-import numpy as np
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from playvirtual.method import kernels
-from playvirtual.replay import Augmentation, intensity, window
-from tests.interpreted import interpreted, needs_triton
+from playvirtual.replay import ImageRandoms, RandomCrop, RandomShift
+from playvirtual.replay.augmentation import intensity
 
-
-@given(st.integers(0, 8), st.integers(0, 8))
-def test_shift_is_replicate_padding_then_a_crop(dy: int, dx: int) -> None:
-    image = torch.arange(3 * 6 * 6, dtype=torch.uint8).view(1, 3, 6, 6)
-    padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)), mode="edge")
-    out = window(image, torch.tensor([dy - 4]), torch.tensor([dx - 4]), image.shape[-1])
-    np.testing.assert_array_equal(out[0].numpy(), padded[:, dy : dy + 6, dx : dx + 6])
+CPU = torch.device("cpu")
 
 
-def test_each_image_has_its_own_window() -> None:
-    images = torch.arange(2 * 1 * 5 * 5).view(2, 1, 5, 5)
-    out = window(images, torch.tensor([0, 2]), torch.tensor([0, 1]), 3)
-    assert torch.equal(out[0, 0], images[0, 0, :3, :3])
-    assert torch.equal(out[1, 0], images[1, 0, 2:5, 1:4])
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-def test_the_last_offset_is_drawn_too() -> None:
-    offsets, _ = Augmentation(pad=4, scale=0.05).draw(3_000, torch.device("cpu"), torch.Generator().manual_seed(0))
+def test_shifts_reach_the_last_offset() -> None:
+    offsets, _ = RandomShift(pad=4, scale=0.05).draw(3_000, CPU, seeded())
     assert offsets.min() == 0
     assert offsets.max() == 8
+
+
+def test_a_shift_moves_the_image_and_repeats_its_border() -> None:
+    image = torch.arange(5, dtype=torch.uint8).expand(1, 1, 5, 5)  # each row 0 … 4
+    shift = RandomShift(pad=2, scale=0.0)
+
+    def first_row(offset: int) -> list[int]:
+        out = shift(image, ImageRandoms(torch.tensor([[2, offset]]), torch.zeros(1)))
+        return (out[0, 0, 0] * 255).round().int().tolist()
+
+    assert first_row(0) == [0, 0, 0, 1, 2]
+    assert first_row(2) == [0, 1, 2, 3, 4]
+    assert first_row(4) == [2, 3, 4, 4, 4]
 
 
 def test_intensity_is_clipped_at_two_standard_deviations() -> None:
@@ -37,41 +36,37 @@ def test_intensity_is_clipped_at_two_standard_deviations() -> None:
     torch.testing.assert_close(factors, torch.tensor([1.0, 1.05, 1.1, 0.9]))
 
 
-def test_a_stack_moves_as_one() -> None:
-    frames = torch.randint(256, (1, 1, 9, 9), dtype=torch.uint8).expand(2, 4, 9, 9)
-    augment = Augmentation(pad=4, scale=0.05)
-    out = augment(frames, augment.draw(2, torch.device("cpu"), torch.Generator().manual_seed(3)))
+def test_the_frames_of_a_stack_share_shift_and_intensity() -> None:
+    frames = torch.randint(256, (1, 1, 9, 9), dtype=torch.uint8, generator=seeded()).expand(2, 4, 9, 9)
+    augment = RandomShift(pad=4, scale=0.05)
+    out = augment(frames, augment.draw(2, CPU, seeded(3)))
     assert out.dtype == torch.float32
     assert torch.equal(out[:, :1].expand_as(out), out)
     assert not torch.equal(out[0], out[1])
 
 
-def cut_errors(device: str) -> list[float]:
-    """The kernel that cuts windows into blocks against PyTorch: shifts over the border, crops, a source for each."""
-    from playvirtual.replay import fused_cut
-    from playvirtual.replay.augmentation import augmented
-
-    generator = torch.Generator().manual_seed(0)
-    errors = []
-    for C, height, size, block in [(4, 12, 12, 4), (9, 14, 10, 2), (1, 9, 9, 1), (3, 10, 8, 2)]:
-        images = torch.randint(256, (3, C, height, height), dtype=torch.uint8, generator=generator)
-        shifted = size == height
-        low, high = (-3, 4) if shifted else (0, height - size + 1)
-        corners = torch.randint(low, high, (7, 2), generator=generator)
-        source, factor = torch.randint(3, (7,), generator=generator), torch.rand(7, generator=generator)
-        expected = augmented(images, corners, size, source, factor, block)
-        on_device = [t.to(device) for t in (images, corners, source, factor / 255.0)]
-        got = fused_cut.cut(*on_device, size, block, clamp=shifted, low=False).cpu()
-        assert got.shape == expected.shape
-        errors.append(float((got - expected).abs().max()))
-    return errors
+def test_crops_reach_the_last_offset() -> None:
+    augment = RandomCrop(100, 84, 0.05)
+    offsets, _ = augment.draw(4000, CPU, seeded())
+    assert set(offsets.flatten().tolist()) == set(range(17))
+    image = torch.arange(100, dtype=torch.uint8).expand(1, 1, 100, 100)
+    for offset in (0, 16):
+        row = augment.crop(image, torch.tensor([[0, offset]]))[0, 0, 0] * 255
+        torch.testing.assert_close(row, torch.arange(offset, offset + 84).float())
+    torch.testing.assert_close(augment.center(image)[0, 0, 0] * 255, torch.arange(8, 92).float())
 
 
-@needs_triton
-def test_the_interpreted_kernel_cuts_the_same_windows() -> None:
-    assert interpreted("tests.replay.test_augmentation", "max(cut_errors('cpu'))") < 1e-6
+def test_results_of_a_source_are_those_of_its_images() -> None:
+    images = torch.arange(3 * 36).view(3, 1, 6, 6).to(torch.uint8)
+    source = torch.tensor([2, 0, 2, 1])
+    for augment in (RandomCrop(6, 4, 0.1), RandomShift(2, 0.1), RandomShift(0, 0.1)):
+        randoms = augment.draw(4, CPU, seeded())
+        assert torch.equal(augment(images, randoms, source), augment(images[source], randoms))
 
 
-@pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
-def test_the_compiled_kernel_cuts_the_same_windows() -> None:
-    assert max(cut_errors("cuda")) < 1e-6
+def test_split_random_numbers_are_consecutive() -> None:
+    randoms = RandomCrop(100, 84, 0.05).draw(7, CPU, seeded())
+    first, second = randoms.split([2, 5])
+    assert (len(first.offsets), len(second.noise)) == (2, 5)
+    assert torch.equal(torch.cat([first.offsets, second.offsets]), randoms.offsets)
+    assert torch.equal(torch.cat([first.noise, second.noise]), randoms.noise)

@@ -1,4 +1,4 @@
-"""The paper's published numbers and what is computed from them alone."""
+"""The paper's published numbers, matrices of scores, and a run's score beside the paper's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from playvirtual import published
+from playvirtual.config.build import build
 from playvirtual.errors import InputError
-from playvirtual.study.scores import SUITES, hns, matrix, published_matrix, suite_matrix, suite_tasks
-from playvirtual.study.statistics import mean, median
+from playvirtual.study.report.statistics import mean, median
+from playvirtual.study.scores import SUITES, hns, matrix, published_matrix, run_summary, suite_matrix, suite_tasks
 
 
 def test_tables_are_complete() -> None:
@@ -108,3 +109,26 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         published_matrix(SUITES[0], "playvirtul")
     with pytest.raises(InputError, match="env_steps: '7'"):
         published.dmc_scores(7)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        (320, ["; this run has 320 steps", "; this run has 320 steps"]),
+        (100_000, ["", "; this run has 100000 steps"]),
+        (500_000, ["", ""]),
+    ],
+)
+def test_a_dmc_run_shorter_than_the_papers_says_so(steps: int, ends: list[str]) -> None:
+    lines = run_summary(build("dmc/cartpole-swingup", steps=steps, learning_starts=40), [800.0, 900.0]).splitlines()[1:]
+    scores = [published.dmc_scores(budget) for budget in (100_000, 500_000)]
+    paper = [(s["spr"]["cartpole-swingup"], s["playvirtual"]["cartpole-swingup"]) for s in scores]
+    assert lines == [
+        f"the paper at {budget} environment steps: SPR† {spr:g}, PlayVirtual {ours:g}{end}"
+        for budget, (spr, ours), end in zip(("100k", "500k"), paper, ends, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("steps", "end"), [(40, "PlayVirtual 20.6; this run has 40 steps"), (100_000, "Virtual 20.6")])
+def test_an_atari_run_shorter_than_the_papers_says_so(steps: int, end: str) -> None:
+    assert run_summary(build("atari/breakout", steps=steps, learning_starts=30), [1.0, 2.0]).endswith(end)

@@ -1,4 +1,4 @@
-"""What makes two runs the same experiment."""
+"""Which options make two runs different settings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import playvirtual as pv
-from playvirtual.config import to_dict
+from playvirtual.config.build import build
+from playvirtual.config.schema import to_dict
 from playvirtual.errors import InputError
-from playvirtual.presets import build
-from playvirtual.study.grids import Job
 from playvirtual.study.settings import changes
-from playvirtual.study.sweep import Changed, state
+from playvirtual.study.sweep.grids import Job
+from playvirtual.study.sweep.sweep import Changed, state
 from tests.study.toys import CATCH
 from tests.study.untrained import write_run
 
@@ -22,25 +22,32 @@ from tests.study.untrained import write_run
 @pytest.mark.parametrize(
     ("task", "options", "changed"),
     [
-        ("toy/catch", {"lanes": 7}, {"lanes": 7}),
-        ("toy/catch", {"lanes": 7, "epsilon": 0.0}, {"epsilon": 0.0}),
-        ("toy/reach", {"lanes": 7, "device": "cpu", "threads": 2}, {}),
+        ("toy/catch", {"eval_envs": 7}, {"eval_envs": 7}),
+        ("toy/catch", {"eval_envs": 7, "eval_epsilon": 0.0}, {"eval_epsilon": 0.0}),
+        ("toy/reach", {"eval_envs": 7, "device": "cpu", "threads": 2}, {}),
     ],
 )
-def test_the_lanes_of_an_evaluation_matter_where_its_moves_are_drawn(
+def test_the_envs_of_an_evaluation_matter_where_its_actions_are_random(
     task: str, options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     assert changes(to_dict(build(task, **options))) == changed
 
 
 @pytest.mark.parametrize(("epsilon", "same"), [(0.5, False), (0.0, True)])
-def test_so_it_is_with_returns(tmp_path: Path, epsilon: float, same: bool) -> None:
-    common = {**CATCH, "method": "rl", "episodes": 20, "epsilon": epsilon}
-    runs = [pv.train("toy/catch", run_dir=tmp_path / str(lanes), lanes=lanes, **common) for lanes in (3, 20)]
+@pytest.mark.slow
+def test_the_envs_of_an_evaluation_change_its_returns_where_its_actions_are_random(
+    tmp_path: Path, epsilon: float, same: bool
+) -> None:
+    common = {**CATCH, "method": "rl", "eval_episodes": 20, "eval_epsilon": epsilon}
+    runs = [
+        pv.train("toy/catch", run_dir=tmp_path / str(num_envs), eval_envs=num_envs, **common) for num_envs in (3, 20)
+    ]
     assert (runs[0].returns == runs[1].returns) is same
 
 
-def test_a_begun_run_must_be_what_it_was_and_a_finished_one_what_decides_its_numbers(tmp_path: Path) -> None:
+def test_a_started_run_must_have_the_same_options_and_a_finished_one_those_that_decide_its_numbers(
+    tmp_path: Path,
+) -> None:
     write_run(tmp_path / "run", "toy/catch", "rl", 1, 0.5)
 
     def found(**options: Any) -> str:
@@ -50,7 +57,7 @@ def test_a_begun_run_must_be_what_it_was_and_a_finished_one_what_decides_its_num
     with pytest.raises(Changed, match=r"learning_rate: 0\.001 → 0\.5"):
         found(learning_rate=0.5)
     (tmp_path / "run" / "evaluations.jsonl").unlink()
-    assert found(device="cpu") == "begun"
+    assert found(device="cpu") == "started"
     with pytest.raises(Changed, match="log_every: 250 → 7"):
         found(log_every=7)
     file = tmp_path / "run" / "config.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from playvirtual.config import to_dict
-from playvirtual.presets import build
+from playvirtual.config.build import build
+from playvirtual.config.schema import to_dict
 
 
 def write_run(path: Path, task: str, method: str, seed: int, score: float, **options: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from playvirtual.training.pack import from_bytes, to_bytes
+from playvirtual.runs.state import from_bytes, to_bytes
 
 
 def replace(file: Path, data: bytes) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from playvirtual.training import checkpoint
+from playvirtual.runs import checkpoint
 
 
 def same(a: Path, b: Path) -> None:

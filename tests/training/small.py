@@ -2,11 +2,11 @@
 
 from typing import Any
 
-SMALL: dict[str, Any] = {"device": "cpu", "steps": 200, "min_size": 40, "hidden": 16, "K": 2, "episodes": 2}
+SMALL: dict[str, Any] = {"device": "cpu", "steps": 200, "learning_starts": 40, "hidden": 16, "K": 2, "eval_episodes": 2}
 CONTINUOUS = {
     **SMALL,
     "channels": "8",
-    "filters": "3",
+    "kernel_sizes": "3",
     "strides": "2",
     "M": 2,
     "batch_size": 8,

@@ -20,7 +20,18 @@ finally:
 
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_is_the_same_run(tmp_path: Path) -> None:
-    options = ["--steps", "600", "--every", "300", "--episodes", "5", "--checkpoint-every", "50", "--log-every", "25"]
+    options = [
+        "--steps",
+        "600",
+        "--eval-every",
+        "300",
+        "--eval-episodes",
+        "5",
+        "--checkpoint-every",
+        "50",
+        "--log-every",
+        "25",
+    ]
     subprocess.run(chaos.command("toy/catch", options, tmp_path / "whole"), check=True)
     words = chaos.command("toy/catch", options, tmp_path / "killed")
     tally = chaos.harass(words, 4, 1.0, random.Random(3))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import playvirtual as pv
-from playvirtual.training.evaluate import evaluate
+from playvirtual.training.evaluation import evaluate
 
 
 def random_score(task: str, actions: int, episodes: int) -> float:
@@ -19,7 +19,7 @@ def random_score(task: str, actions: int, episodes: int) -> float:
 def test_playvirtual_learns_catch(tmp_path: Path) -> None:
     """Returns lie in [−1, 1]; random play catches one ball in ten or so."""
     assert random_score("toy/catch", 3, 300) < -0.5
-    run = pv.train("toy/catch", seed=1, steps=6_000, every=0, device="cpu", run_dir=tmp_path / "run", quiet=True)
+    run = pv.train("toy/catch", seed=1, steps=6_000, eval_every=0, device="cpu", run_dir=tmp_path / "run", quiet=True)
     assert run.score >= 0.8
 
 

@@ -1,4 +1,4 @@
-"""What a person reads while a run goes on."""
+"""The progress display of a run, also where it cannot be written."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from playvirtual.training.progress import Bar, Dispensable, Lines, per_second
+from playvirtual.training.progress import Bar, Lines, SilentAfterError, per_second
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,16 @@ def test_a_line_of_a_fast_run_has_no_exponent(capsys: pytest.CaptureFixture[str]
     assert re.fullmatch(r"toy/catch rl: 1000000000/1000000000 steps, \d+/s, 0:00:00 left, return 1\.0\n", said)
 
 
-TRAIN = "train toy/catch --device cpu --steps 160 --min-size 60 --K 2 --episodes 4 --every 0 --checkpoint-every 40"
+TRAIN = (
+    "train toy/catch --device cpu --steps 160 --learning-starts 60 --K 2 --eval-episodes 4 --eval-every 0 "
+    "--checkpoint-every 40"
+)
 
 
-def test_a_display_that_cannot_write_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = Dispensable(Lines("run", total=100, every=0.0))
+def test_a_display_that_cannot_write_shows_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = SilentAfterError(Lines("run", total=100, every=0.0))
     lines.begin(0)
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -41,12 +46,14 @@ def test_a_display_that_cannot_write_says_nothing_more(monkeypatch: pytest.Monke
         lines.step(2, "")
         lines.close()
         monkeypatch.undo()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # to be closed, it must be rid of what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # closing flushes what could not be written
+    lines.step(3, "")
+    assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["full", "pipe", "closed"])
-def test_a_run_outlives_whoever_reads_its_progress(where: str, tmp_path: Path) -> None:
-    """The loop goes on when a line cannot be written."""
+def test_a_run_continues_when_its_progress_cannot_be_written(where: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run")]
     if where == "pipe":
         reading, writing = os.pipe()
@@ -57,18 +64,21 @@ def test_a_run_outlives_whoever_reads_its_progress(where: str, tmp_path: Path) -
     done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writing)
     reason = {"full": "No space left on device", "pipe": "Broken pipe", "closed": None}[where]
-    said = f"playvirtual: error: stdout: cannot be written: {reason}\n"  # of the summary, once all is done
+    said = f"playvirtual: error: stdout: cannot be written: {reason}\n"  # the summary at the end
     assert (done.returncode, done.stderr) == ((1, said) if reason else (0, ""))
     assert (tmp_path / "run" / "checkpoints" / "step-000000160").is_dir()
     assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_run_goes_on_when_its_notices_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_run_continues_when_its_messages_cannot_be_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run"), "--quiet"]
     (tmp_path / "run").mkdir()
     with Path("/dev/full").open("w") as full:
-        subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "no checkpoint yet, starting"
-        subprocess.run([*command, "--resume"], stderr=full, check=True, timeout=120)  # "is finished already"
+        # The messages are "no checkpoint yet, starting at step 0" and "is finished already".
+        codes = [subprocess.run([*command, "--resume"], stderr=full, timeout=120).returncode for _ in range(2)]
+    assert codes == [0, 0]
+    assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -83,12 +93,12 @@ def test_a_run_goes_on_when_its_notices_cannot_be_written(tmp_path: Path) -> Non
 def test_a_narrow_bar_keeps_steps_rate_and_time_left(width: int, shown: str) -> None:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    bar = Bar("minatar/space_invaders playvirtual-every-step", 50_000, console)
+    times = iter([0.0, 500 / 12_345])
+    bar = Bar("minatar/space_invaders playvirtual-every-step", 50_000, console, now=lambda: next(times))
     bar.begin(0)
-    bar._rate = lambda _: 12_345.0  # type: ignore[assignment]
     bar.step(500, "return -1000.0, score -1000.0")
     bar.close()
     line = next(line for line in reversed(out.getvalue().splitlines()) if "eta" in line)
     assert shown in line
     assert "500/50000 " in line
-    assert re.search(r"/s .*eta [-0-9:]+ +return -1000.0, score -1000.0", line)
+    assert re.search(r" 12345/s .*eta [-0-9:]+ +return -1000.0, score -1000.0", line)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import playvirtual as pv
-from playvirtual.presets import build
-from playvirtual.training.loop import Training
+from playvirtual.config.build import build
+from playvirtual.training.runner import evaluation_due
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,7 @@ def lines(run: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_reach_is_learned(tmp_path: Path) -> None:
     run = pv.train("toy/reach", seed=1, steps=1_500, device="cpu", run_dir=tmp_path / "run", quiet=True)
     untrained = lines(run.path, "evaluations")[0]["mean"]  # after random play and the first update
@@ -34,8 +35,15 @@ def test_reach_is_learned(tmp_path: Path) -> None:
     assert pv.evaluate(run.path, device="cpu") == pytest.approx(run.returns, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_same_seed_same_metrics(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"steps": 80, "min_size": 40, "every": 40, "episodes": 2, "log_every": 20}
+    options: dict[str, Any] = {
+        "steps": 80,
+        "learning_starts": 40,
+        "eval_every": 40,
+        "eval_episodes": 2,
+        "log_every": 20,
+    }
     paths = [tmp_path / name for name in ("one", "two")]
     for path in paths:
         pv.train("toy/reach", seed=5, device="cpu", run_dir=path, quiet=True, **options)
@@ -51,28 +59,24 @@ def test_same_seed_same_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["rl", "spr-bdm", "playvirtual-perturbed", "playvirtual-every-step"])
 def test_methods_run(tmp_path: Path, method: str) -> None:
-    options: dict[str, Any] = {"steps": 30, "min_size": 26, "every": 0, "episodes": 1}
+    options: dict[str, Any] = {"steps": 30, "learning_starts": 26, "eval_every": 0, "eval_episodes": 1}
     run = pv.train("toy/reach", method=method, device="cpu", run_dir=tmp_path / "run", quiet=True, **options)
     assert np.isfinite([v for v in lines(run.path, "metrics")[-1].values() if v is not None]).all()
 
 
-def test_units() -> None:
+def test_evaluations_are_due_in_the_step_unit() -> None:
     config = build("dmc/cartpole-swingup")
     assert config.steps / config.environment.action_repeat == 12_500  # agent steps of DMControl-100k
-    training = Training(build("toy/reach", step_unit="environment", action_repeat=3, every=10, device="cpu"))
-    due = []
-    for _ in range(11):
-        training.interact()
-        due += [training.counted] if training.evaluation_due() else []
+    config = build("toy/reach", step_unit="environment", action_repeat=3, eval_every=10)
+    due = [step * config.frames_per_step for step in range(1, 12) if evaluation_due(config, step)]
     assert due == [12, 21, 30]  # the first steps at or past 10, 20, 30
-    training.env.close()
 
 
 SMALL: dict[str, Any] = {
     "image_size": 44,
     "crop_size": 36,
     "channels": (8, 8),
-    "filters": (3, 3),
+    "kernel_sizes": (3, 3),
     "strides": (2, 2),
     "hidden": 32,
     "dynamics_hidden": 32,
@@ -82,9 +86,10 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_cartpole_swingup(tmp_path: Path) -> None:
     pytest.importorskip("dm_control")
-    schedule = {"steps": 2_000, "min_size": 150, "every": 1_600, "episodes": 1, "log_every": 50}
+    schedule = {"steps": 2_000, "learning_starts": 150, "eval_every": 1_600, "eval_episodes": 1, "log_every": 50}
     run = pv.train(
         "dmc/cartpole-swingup", seed=1, device="cpu", run_dir=tmp_path / "run", quiet=True, **SMALL, **schedule
     )

@@ -1,9 +1,10 @@
-"""N steps, a stop and N more steps are 2N steps, to the bit: metrics, scores, weights, replay, priorities."""
+"""N steps, a stop and N more steps are bit-exactly 2N steps: metrics, scores, weights, replay, priorities."""
 
 import json
 import os
 import random
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,20 @@ import torch
 
 import playvirtual as pv
 from playvirtual.envs import gl
-from playvirtual.training import checkpoint
-from playvirtual.training.pack import from_bytes, pack, to_bytes, unpack
+from playvirtual.replay import snapshot
+from playvirtual.runs import checkpoint
+from playvirtual.runs.state import flatten_state, from_bytes, to_bytes, unflatten_state
 from playvirtual.training.progress import Lines
+from playvirtual.training.runner import run
 from tests.training.equal_runs import same
-from tests.training.stopping import StopAt, interrupted
+from tests.training.interrupting import At, interrupted
 
 SMALL: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 30, "checkpoint_every": 0}
-CATCH = {**SMALL, "steps": 160, "min_size": 60, "K": 2, "episodes": 4, "every": 75, "capacity": 90}
+CATCH = {**SMALL, "steps": 160, "learning_starts": 60, "K": 2, "eval_episodes": 4, "eval_every": 75, "capacity": 90}
 ATARI = {
     **SMALL,
     "steps": 60,
-    "min_size": 30,
+    "learning_starts": 30,
     "updates_per_step": 0.5,
     "hidden": 16,
     "channels": "8,8,8",
@@ -34,32 +37,40 @@ ATARI = {
     "K": 2,
     "batch_size": 4,
     "n_step": 3,
-    "episodes": 2,
-    "every": 0,
+    "eval_episodes": 2,
+    "eval_every": 0,
     "max_episode_frames": 400,
 }
 CONTINUOUS = {
     **SMALL,
     "steps": 120,
-    "min_size": 50,
+    "learning_starts": 50,
     "hidden": 16,
     "channels": "8",
-    "filters": "3",
+    "kernel_sizes": "3",
     "strides": "2",
     "K": 2,
     "M": 2,
     "batch_size": 8,
     "auxiliary_batch_size": 4,
-    "episodes": 2,
-    "every": 60,
+    "eval_episodes": 2,
+    "eval_every": 60,
 }
-DMC = {**CONTINUOUS, "steps": 480, "every": 0, "episodes": 1, "min_size": 40, "image_size": 32, "crop_size": 28}
+DMC = {
+    **CONTINUOUS,
+    "steps": 480,
+    "eval_every": 0,
+    "eval_episodes": 1,
+    "learning_starts": 40,
+    "image_size": 32,
+    "crop_size": 28,
+}
 RUNS = [
     ("toy/catch", CATCH, 101),
     ("minatar/breakout", CATCH, 47),
-    ("atari/breakout", ATARI, 41),
+    pytest.param("atari/breakout", ATARI, 41, marks=pytest.mark.slow),
     ("toy/reach", CONTINUOUS, 83),
-    ("dmc/cartpole-swingup", DMC, 47),
+    pytest.param("dmc/cartpole-swingup", DMC, 47, marks=pytest.mark.slow),
 ]
 
 
@@ -95,17 +106,16 @@ def test_a_run_leaves_the_global_generators_alone(task: str, options: dict[str, 
     assert states() == before
 
 
+@pytest.mark.slow
 def test_many_stops_and_other_checkpoint_intervals_change_nothing(tmp_path: Path) -> None:
     pv.train("toy/catch", run_dir=tmp_path / "whole", **CATCH)
     for step in (3, 62, 75, 76, 139):
         if step == 3:
             interrupted("toy/catch", CATCH, tmp_path / "parts", step)
             continue
-        from playvirtual.training.session import run
-
         config = pv.build("toy/catch", **{k: v for k, v in CATCH.items() if k != "quiet"})
         with pytest.raises(pv.Interrupted):
-            run(config, tmp_path / "parts", StopAt(step), resume=True)
+            run(config, tmp_path / "parts", At(step, lambda: signal.raise_signal(signal.SIGINT)), resume=True)
     pv.resume(tmp_path / "parts", quiet=True)
     same(tmp_path / "whole", tmp_path / "parts")
     often = {**CATCH, "checkpoint_every": 7}
@@ -116,13 +126,12 @@ def test_many_stops_and_other_checkpoint_intervals_change_nothing(tmp_path: Path
 
 def test_the_last_two_checkpoints_are_kept_and_share_no_file(tmp_path: Path) -> None:
     """An unchanged chunk is linked, but never from a checkpoint that stays."""
-    from playvirtual.training import frames
 
-    size, frames.CHUNK_BYTES = frames.CHUNK_BYTES, 2_000  # 20 frames of 10 × 10
+    size, snapshot.CHUNK_BYTES = snapshot.CHUNK_BYTES, 2_000  # 20 frames of 10 × 10
     try:
         pv.train("toy/catch", run_dir=tmp_path / "run", **{**CATCH, "capacity": 1000, "checkpoint_every": 25})
     finally:
-        frames.CHUNK_BYTES = size
+        snapshot.CHUNK_BYTES = size
     kept = checkpoint.complete(tmp_path / "run")
     assert [p.name for p in kept] == ["step-000000150", "step-000000160"]
     inodes = [{f.stat().st_ino for f in path.iterdir()} for path in kept]
@@ -133,12 +142,12 @@ def test_the_last_two_checkpoints_are_kept_and_share_no_file(tmp_path: Path) -> 
 
 
 def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = pv.train("toy/catch", run_dir=tmp_path / "run", **CATCH)
-    before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*") if p.name != "run.lock"}
+    first = pv.train("toy/catch", run_dir=tmp_path / "run", **CATCH)
+    before = {p: p.stat().st_mtime_ns for p in first.path.rglob("*") if p.name != "run.lock"}
     again = pv.train("toy/catch", run_dir=tmp_path / "run", resume=True, **CATCH)
-    assert again == run
+    assert again == first
     assert "is finished already" in capsys.readouterr().err
-    assert before == {p: p.stat().st_mtime_ns for p in run.path.rglob("*") if p.name != "run.lock"}
+    assert before == {p: p.stat().st_mtime_ns for p in first.path.rglob("*") if p.name != "run.lock"}
 
 
 def test_a_changed_configuration_is_refused_by_its_fields(tmp_path: Path) -> None:
@@ -151,14 +160,14 @@ def test_a_changed_configuration_is_refused_by_its_fields(tmp_path: Path) -> Non
         pv.train("toy/reach", run_dir=tmp_path / "run", resume=True, quiet=True)
 
 
-def test_a_run_may_go_on_on_another_device(tmp_path: Path) -> None:
+def test_a_run_may_resume_on_another_device(tmp_path: Path) -> None:
     interrupted("toy/catch", {**CATCH, "device": "auto"}, tmp_path / "run", 70)
     assert pv.resume(tmp_path / "run", device="cpu", quiet=True).returns
     assert checkpoint.newest(tmp_path / "run").name.endswith(f"{CATCH['steps']}")
-    assert json.loads((tmp_path / "run" / "config.json").read_bytes())["device"] == "auto"  # as it was begun
+    assert json.loads((tmp_path / "run" / "config.json").read_bytes())["device"] == "auto"  # as it was started
 
 
-def test_nothing_to_resume_begins(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_starts(tmp_path: Path) -> None:
     """No folder, an empty one, one without a checkpoint: the run starts, and is the same run."""
     pv.train("toy/catch", run_dir=tmp_path / "a", **CATCH)
     pv.train("toy/catch", run_dir=tmp_path / "b", resume=True, **CATCH)
@@ -196,10 +205,10 @@ class Moody(gymnasium.Env[Any, Any]):
 
 def test_an_environment_that_its_seed_does_not_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gymnasium.register("Moody-v0", Moody)
-    options = {**ATARI, "image_size": 10, "channels": "8", "filters": "3", "strides": "1", "max_episode_frames": 0}
+    options = {**ATARI, "image_size": 10, "channels": "8", "kernel_sizes": "3", "strides": "1", "max_episode_frames": 0}
     interrupted("gym/Moody-v0", options, tmp_path / "run", 40)
     pv.resume(tmp_path / "run", quiet=True)
-    assert "gym/Moody-v0 came to another picture" in capsys.readouterr().err
+    assert "gym/Moody-v0 gave another observation" in capsys.readouterr().err
     numbers, acted, episodes = (
         checkpoint.read_tensors(checkpoint.newest(tmp_path / "run"), "state.safetensors")[f"state.replay.{name}"]
         for name in ("numbers", "acted", "episodes")
@@ -210,7 +219,7 @@ def test_an_environment_that_its_seed_does_not_decide(tmp_path: Path, capsys: py
     assert episodes.tolist() == [0] * 31 + [1] * 12 + [2] * 19
 
 
-def test_times_go_on_where_they_stopped(tmp_path: Path) -> None:
+def test_times_continue_where_they_stopped(tmp_path: Path) -> None:
     interrupted("toy/catch", CATCH, tmp_path / "run", 100)
     pv.resume(tmp_path / "run", quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "run" / "timing.jsonl").read_text().splitlines()]
@@ -224,7 +233,7 @@ def test_times_go_on_where_they_stopped(tmp_path: Path) -> None:
     assert last["memory_mb"] > 50
 
 
-def test_rates_count_from_where_the_run_went_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_count_from_where_the_run_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     """One step after 900 others is no rate of 901 steps."""
     lines = Lines("run", 1000, every=0.0)
     lines.begin(900)
@@ -237,10 +246,10 @@ def test_rates_count_from_where_the_run_went_on(capsys: pytest.CaptureFixture[st
     assert int(shown[2]) * 3600 + int(shown[3]) * 60 + int(shown[4]) >= 19
 
 
-def test_state_survives_packing() -> None:
+def test_state_survives_flattening() -> None:
     state = {"a": [1, 2.5, None, "x", True], 7: (torch.arange(3), {"b": torch.tensor(0.1)}), "big": 2**100, "": {}}
-    tree, tensors = pack(state)
-    again = unpack(json.loads(json.dumps(tree)), from_bytes(to_bytes(tensors)))
+    tree, tensors = flatten_state(state)
+    again = unflatten_state(json.loads(json.dumps(tree)), from_bytes(to_bytes(tensors)))
     assert list(again) == list(state)
     assert again["a"] == state["a"]
     assert again["big"] == 2**100
@@ -248,12 +257,12 @@ def test_state_survives_packing() -> None:
     assert torch.equal(again[7][0], torch.arange(3))
     assert torch.equal(again[7][1]["b"], torch.tensor(0.1))
     last = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)  # the layout comes back, not only the numbers
-    tree, tensors = pack([last, last[:, :1]])
-    for before, after in zip([last, last[:, :1]], unpack(tree, from_bytes(to_bytes(tensors))), strict=True):
+    tree, tensors = flatten_state([last, last[:, :1]])
+    for before, after in zip([last, last[:, :1]], unflatten_state(tree, from_bytes(to_bytes(tensors))), strict=True):
         assert torch.equal(after, before)
         assert after.stride() == before.stride()
     with pytest.raises(TypeError, match=r"state\.x: a object has no place"):
-        pack({"x": object()})
+        flatten_state({"x": object()})
 
 
 def _renders() -> bool:

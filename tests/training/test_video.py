@@ -1,4 +1,4 @@
-"""Films show the game and what the agent thinks, and change no number; exports hold what acting needs."""
+"""Videos show the game and the agent's values, and change no number; exports have what acting needs."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ from playvirtual.training.video import STRIP, Recorder
 QUICK: dict[str, Any] = {
     "device": "cpu",
     "steps": 80,
-    "min_size": 60,
+    "learning_starts": 60,
     "K": 2,
-    "episodes": 4,
-    "every": 40,
+    "eval_episodes": 4,
+    "eval_every": 40,
     "log_every": 20,
     "quiet": True,
 }
@@ -25,7 +25,7 @@ SMALL_SAC = {"hidden": 16, "M": 2, "batch_size": 8, "auxiliary_batch_size": 4}
 
 
 @pytest.mark.parametrize(("task", "options"), [("toy/catch", {}), ("toy/reach", SMALL_SAC)])
-def test_films_at_evaluations_change_nothing(task: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_videos_of_evaluations_change_nothing(task: str, options: dict[str, Any], tmp_path: Path) -> None:
     pv.train(task, run_dir=tmp_path / "a", **QUICK, **options)
     pv.train(task, run_dir=tmp_path / "b", video_at_evaluation=True, **QUICK, **options)
     for name in ("metrics.jsonl", "evaluations.jsonl"):
@@ -34,20 +34,20 @@ def test_films_at_evaluations_change_nothing(task: str, options: dict[str, Any],
     assert films == ["step-000000040", "step-000000080"]
 
 
-def test_a_film_is_the_game_above_a_strip(tmp_path: Path) -> None:
+def test_a_video_is_the_rendered_frame_above_a_strip(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
     plain, captioned = Recorder(), Recorder(pv.load(run.path))
     returns = pv.evaluate(run.path, episodes=2, watcher=plain)
     assert pv.evaluate(run.path, episodes=2, watcher=captioned) == returns
-    assert len(plain.pictures) == len(captioned.pictures)
-    height = plain.pictures[0].shape[0]
-    for bare, full in zip(plain.pictures, captioned.pictures, strict=True):
+    assert len(plain.frames) == len(captioned.frames)
+    height = plain.frames[0].shape[0]
+    for bare, full in zip(plain.frames, captioned.frames, strict=True):
         np.testing.assert_array_equal(full[:height], bare)
         assert full.shape[0] == height + STRIP
         assert full[height:].any()
     captioned.save_gif(tmp_path / "play.gif")
-    with Image.open(tmp_path / "play.gif") as film:
-        assert 1 < film.n_frames <= len(plain.pictures)  # equal neighbours are merged
+    with Image.open(tmp_path / "play.gif") as video:
+        assert 1 < video.n_frames <= len(plain.frames)  # equal neighbours are merged
 
 
 def test_mp4(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_mp4(tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     recorder = Recorder()
     shades = np.linspace(0, 255, 12).astype(np.uint8)
-    recorder.pictures = [np.full((41, 60, 3), shade, np.uint8) for shade in shades]
-    film = recorder.save(tmp_path / "film")
-    assert film == tmp_path / "film.mp4"
-    reader = ffmpeg.read_frames(str(film))
+    recorder.frames = [np.full((41, 60, 3), shade, np.uint8) for shade in shades]
+    video = recorder.save(tmp_path / "video")
+    assert video == tmp_path / "video.mp4"
+    reader = ffmpeg.read_frames(str(video))
     assert next(reader)["size"] == (60, 40)
     frames = [np.frombuffer(frame, np.uint8) for frame in reader]
     assert len(frames) == 12

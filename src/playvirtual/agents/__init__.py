@@ -1,1 +1,1 @@
-"""The learning agents: `act` and `update`, nothing more."""
+"""Agents: what training needs of one (`agent.py`), and one file per agent."""

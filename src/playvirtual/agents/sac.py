@@ -1,142 +1,191 @@
-"""The continuous agent: SAC with SPR's prediction and PlayVirtual's cycle over virtual trajectories."""
+"""The continuous agent: SAC with SPR's prediction and PlayVirtual's cycles over virtual trajectories."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from playvirtual.agents.convolution import block_side
-from playvirtual.agents.descent import Descent, load_adam
-from playvirtual.agents.observations import as_images
-from playvirtual.agents.sac_auxiliary import Auxiliary, AuxiliaryDraws
-from playvirtual.agents.sac_losses import (
+from playvirtual.agents.agent import Every, Observations, Schedule, Update, UpdatePattern, as_images
+from playvirtual.agents.auxiliary import make_objective, mean_and_range, num_views
+from playvirtual.agents.losses import (
     actor_loss,
     critic_loss,
     soft_target,
     squashed_gaussian,
     temperature_loss,
 )
-from playvirtual.agents.sac_networks import Actor, Convolutions, Critic, Encoder
-from playvirtual.agents.schedule import Schedule
-from playvirtual.agents.targets import follow, target_of
-from playvirtual.config import ObjectiveConfig, SacConfig
-from playvirtual.method import BoxActions
-from playvirtual.replay import Crop
-from playvirtual.replay.transitions import Experience, Transitions, Windows
+from playvirtual.agents.networks.sac import Actor, Convolutions, Critic, SacEncoder, Temperature
+from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
+from playvirtual.config.schema import Config, SacConfig
+from playvirtual.kernels.adam import ClippedAdam
+from playvirtual.kernels.convolution import space_to_depth_size
+from playvirtual.method import (
+    ActionSpace,
+    BoxActions,
+    DenseDynamics,
+    ProjectionHead,
+    RandomInputs,
+    SelfPrediction,
+    gaussian_ramp_up,
+)
+from playvirtual.replay.augmentation import RandomCrop
+from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
+from playvirtual.replay.buffer import ReplayBuffer
+from playvirtual.replay.samplers import UniformSampler
 
 
-class Due(NamedTuple):
-    """What one update moves beside the critic and the auxiliary objective."""
+class SacRandoms(NamedTuple):
+    """All random numbers of one update, so that the losses are a pure function of batch and randoms."""
 
-    actor: bool
-    critic_target: bool
-    momentum: bool
-
-
-class Draws(NamedTuple):
-    """All random numbers of one update, so that the losses are a pure function of batch and draws."""
-
-    crops: Tensor  # (B, 2) offsets for s_t
-    next_crops: Tensor  # (B, 2) offsets for s_{t+1}
+    offsets: Tensor  # (B, 2) of the crops of s_t
+    next_offsets: Tensor  # (B, 2) of the crops of s_{t+1}
     noise: Tensor  # (B, A) of the actor's action in s_t
     next_noise: Tensor  # (B, A) of its action in s_{t+1}
-    auxiliary: AuxiliaryDraws | None
+    auxiliary: RandomInputs | None
 
 
 class Sac:
-    """Acts by a squashed Gaussian policy and learns off-policy; `update` never waits for the device.
+    """Acts by a squashed Gaussian policy and learns off-policy.
 
     Critic, auxiliary objective and actor are updated one after the other, each by its own Adam; the encoder
     belongs to the critic and is trained by the first two.
     """
 
+    policy_parts = ("convolutions", "actor")
+
     def __init__(
         self,
-        config: SacConfig,
-        objective: ObjectiveConfig,
+        config: Config,
         observation_shape: tuple[int, int, int],
-        actions: int,
+        action_space: ActionSpace,
         device: torch.device | str = "cpu",
         generator: torch.Generator | None = None,
         bf16: bool = False,
     ) -> None:
-        """`actions` is the number of action dimensions, each in [−1, 1]."""
-        self.config, self.objective, self.device = config, objective, torch.device(device)
+        """Actions are vectors whose every dimension lies in [−1, 1]."""
+        assert isinstance(config.agent, SacConfig)
+        assert isinstance(action_space, BoxActions)
+        c, dims = config.agent, action_space.size
+        self.config, self.device = c, torch.device(device)
         self.generator, self.bf16 = generator, bf16
-        self.actions = BoxActions((-1.0,) * actions, (1.0,) * actions)
-        self.target_entropy = -float(actions)
-        self.observation_shape = observation_shape
-        c, (channels, image_size, _) = config, observation_shape
-        convs = Convolutions((channels, c.crop_size, c.crop_size), c.channels, c.filters, c.strides)
-        block = block_side(convs.layers[0], (channels, c.crop_size, c.crop_size), self.device)
-        self.augment = Crop(image_size, c.crop_size, 0.0, block)  # the RL losses see random crops alone
-        encoder = Encoder(convs, c.latent, tanh=c.encoder_tanh)
-        self.critic = Critic(encoder, c.latent, actions, c.hidden).to(self.device)
+        self.observation_shape, self.action_space = observation_shape, action_space
+        self.target_entropy = -float(dims)
+        channels, image_size, _ = observation_shape
+        crop_shape = (channels, c.crop_size, c.crop_size)
+        convs = Convolutions(crop_shape, c.channels, c.kernel_sizes, c.strides)
+        block = space_to_depth_size(convs.layers[0], crop_shape, self.device)
+        self.augment = RandomCrop(image_size, c.crop_size, 0.0, block)  # the RL losses see random crops alone
+        self.critic = Critic(SacEncoder(convs, c.latent, tanh=c.encoder_tanh), c.latent, dims, c.hidden).to(self.device)
         self.encoder = self.critic.encoder
         limits = (c.log_std_min, c.log_std_max)
-        self.actor = Actor(convs.size, c.latent, actions, c.hidden, limits, tanh=c.encoder_tanh)
-        self.actor.to(self.device)
-        self.target_critic = target_of(self.critic)
-        self.auxiliary: Auxiliary | None = None
-        if objective.K:
-            self.auxiliary = Auxiliary(c, objective, self.encoder, self.actions, self.augment, self.device)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(c.initial_temperature), device=self.device))
+        self.actor = Actor(convs.size, c.latent, dims, c.hidden, limits, tanh=c.encoder_tanh).to(self.device)
+        self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
+        self.target_critic = make_target(self.critic)
+        self.lambda_cyc_max, self.i_end = config.objective.lambda_cyc_max, config.objective.i_end
+        self.objective: SelfPrediction | None = None
+        self.auxiliary, self.momentum = nn.ModuleDict(), nn.ModuleDict()
+        if config.objective.K:
+            self.objective = self._make_objective(config)
+        self.temperature = Temperature(c.initial_temperature).to(self.device)
+        self.log_alpha = self.temperature.log_alpha
 
-        self.optimizers = self._optimizers()
-        self._descents = self._make_descents()
-        self.phases = math.lcm(c.actor_period, c.critic_target_period, c.momentum_period)
-        self._kinds: dict[Due, int] = {}
+        self.optimizers = self._make_optimizers()
+        self.clipped_adams = self._make_clipped_adams()
+        self.update_pattern = UpdatePattern(
+            actor=Every(c.actor_period), critic_target=Every(c.critic_target_period), momentum=Every(c.momentum_period)
+        )
+        self.schedules: Mapping[str, Callable[[int], float]] = {
+            "lambda_cyc": lambda step: float(gaussian_ramp_up(step, self.i_end, self.lambda_cyc_max))
+        }
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
 
-    def _optimizers(self) -> dict[str, torch.optim.Adam]:
+    def _make_objective(self, config: Config) -> SelfPrediction:
+        """h, b, g, q and the momentum networks f_m, g_m beside the critic's encoder f."""
+        c, actions = self.config, self.action_space
+        forward = DenseDynamics(c.latent, actions, c.dynamics_hidden)
+        projector, predictor = (ProjectionHead(c.latent, c.projection_hidden) for _ in range(2))
+        target_encoder = make_target(self.encoder)
+        independent = c.target_projection == "independent"
+        target_projector = make_target(ProjectionHead(c.latent, c.projection_hidden) if independent else projector)
+        self.auxiliary.update({"forward_dynamics": forward, "projector": projector, "predictor": predictor})
+        backward = None
+        if num_views(config.objective, actions):
+            backward = self.auxiliary["backward_dynamics"] = DenseDynamics(c.latent, actions, c.dynamics_hidden)
+        self.momentum.update({"encoder": target_encoder, "projector": target_projector})
+        self.auxiliary.to(self.device)
+        self.momentum.to(self.device)
+        return make_objective(
+            config.objective,
+            actions=actions,
+            encoder=self.encoder,
+            target_encoder=target_encoder,
+            augment=replace(self.augment, scale=c.intensity_scale),  # crops and, other than RL's, random intensity
+            projector=projector,
+            target_projector=target_projector,
+            predictor=predictor,
+            forward=forward,
+            backward=backward,
+        )
+
+    def _make_optimizers(self) -> dict[str, torch.optim.Adam]:
         c = self.config
 
-        def adam(parameters: Sequence[nn.Parameter], rate: float, beta1: float) -> torch.optim.Adam:
-            return torch.optim.Adam(
-                parameters,
-                lr=rate,
-                betas=(beta1, c.adam_beta2),
-                eps=c.adam_eps,
-                fused=True,
-                capturable=self.device.type == "cuda",
-            )
+        def adam(*modules: nn.Module, lr: float, beta1: float = c.adam_beta1) -> torch.optim.Adam:
+            learned = [p for module in modules for p in module.parameters() if p.requires_grad]
+            return make_adam(learned, lr=lr, betas=(beta1, c.adam_beta2), eps=c.adam_eps, device=self.device)
 
         optimizers = {
-            "critic": adam([p for p in self.critic.parameters() if p.requires_grad], c.learning_rate, c.adam_beta1),
-            "actor": adam([*self.actor.parameters()], c.learning_rate, c.adam_beta1),
-            "temperature": adam([self.log_alpha], c.temperature_learning_rate, c.temperature_beta1),
+            "critic": adam(self.critic, lr=c.learning_rate),
+            "actor": adam(self.actor, lr=c.learning_rate),
+            "temperature": adam(self.temperature, lr=c.temperature_learning_rate, beta1=c.temperature_beta1),
         }
-        if self.auxiliary is not None:
-            encoder, rate = [*self.encoder.parameters()], c.auxiliary_learning_rate
-            learned = [*encoder, *self.auxiliary.online.parameters()]
-            optimizers["auxiliary"] = adam(learned, rate, c.adam_beta1)
+        if self.objective is not None:
+            optimizers["auxiliary"] = adam(self.encoder, self.auxiliary, lr=c.auxiliary_learning_rate)
             if c.separate_encoder_optimizer:
-                optimizers["encoder"] = adam(encoder, rate, c.adam_beta1)
+                optimizers["encoder"] = adam(self.encoder, lr=c.auxiliary_learning_rate)
         return optimizers
 
-    def _make_descents(self) -> dict[str, Descent]:
-        """A step of each optimiser whose gradients' norm is recorded; the auxiliary one's is limited as well."""
-        limits = {"critic": math.inf, "actor": math.inf}
-        if self.auxiliary is not None and "encoder" not in self.optimizers:
-            limits["auxiliary"] = self.config.max_grad_norm
+    def _make_clipped_adams(self) -> dict[str, ClippedAdam]:
+        """The optimizers whose gradients' norm is logged; the auxiliary one's is clipped as well."""
+        max_norms = {"critic": math.inf, "actor": math.inf}
+        if self.objective is not None and "encoder" not in self.optimizers:
+            max_norms["auxiliary"] = self.config.max_grad_norm
         return {
-            name: Descent(self.optimizers[name], {name: self._parameters(name)}, limit)
-            for name, limit in limits.items()
+            name: ClippedAdam(self.optimizers[name], {name: self._parameters(name)}, max_norm)
+            for name, max_norm in max_norms.items()
         }
 
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        encoder = {"encoder": self.encoder, "convolutions": self.encoder.convs}
+        parts = {**encoder, "actor": self.actor, "critic": self.critic}
+        targets = {"target_critic": self.target_critic, "target_encoder": self.target_critic.encoder}
+        momentum = {f"momentum_{name}": module for name, module in self.momentum.items()}
+        return {**parts, **targets, "temperature": self.temperature, **self.auxiliary, **momentum}
+
+    def make_sampler(self, replay: ReplayBuffer, generator: torch.Generator) -> UniformSampler:
+        c = self.config
+        return UniformSampler(
+            replay,
+            generator,
+            batch_size=c.batch_size,
+            sequence_batch_size=c.auxiliary_batch_size,
+            K=self.objective.K if self.objective is not None else 0,
+            gamma=c.discount,
+        )
+
     @torch.no_grad()
-    def act(self, observation: Tensor | npt.NDArray[np.uint8], explore: bool = False) -> Tensor:
+    def act(self, observation: Observations, explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, A): the mean action or, to explore, a draw from the policy."""
         images = as_images(observation, self.observation_shape, self.device)
         single = images.dim() == 3
-        x = self.augment.centre(images.reshape(-1, *images.shape[-3:]))
+        x = self.augment.center(images.reshape(-1, *images.shape[-3:]))
         mean, log_std = self.actor(self.encoder.convs(x))
         if explore:
             noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
@@ -145,46 +194,41 @@ class Sac:
         return action[0] if single else action
 
     @torch.no_grad()
-    def latents(self, observation: Tensor | npt.NDArray[np.uint8]) -> Tensor:
-        """(N, C, H, W) uint8 observations -> (N, D): f(s) of the pictures' centres."""
-        z: Tensor = self.encoder(self.augment.centre(as_images(observation, self.observation_shape, self.device)))
+    def encode(self, observation: Observations) -> Tensor:
+        """(N, C, H, W) uint8 observations -> (N, D): f(s) of the images' center crops."""
+        z: Tensor = self.encoder(self.augment.center(as_images(observation, self.observation_shape, self.device)))
         return z
 
-    @property
-    def dynamics(self) -> nn.Module | None:
-        """h, where there is prediction."""
-        return self.auxiliary.dm if self.auxiliary is not None else None
-
-    def draw(self, batch: Experience) -> Draws:
+    def draw(self, batch: SacBatch) -> SacRandoms:
         """All random numbers of one update, from this agent's own generator."""
         B, A = batch.transitions.actions.shape
-        crops, _ = self.augment.draw(2 * B, self.device, self.generator)
+        offsets, _ = self.augment.draw(2 * B, self.device, self.generator)
         noise = torch.randn((2 * B, A), generator=self.generator, device=self.device)
         auxiliary = None
-        if self.auxiliary is not None and batch.windows is not None:
-            auxiliary = self.auxiliary.draw(batch.windows, self.generator)
-        return Draws(crops[:B], crops[B:], noise[:B], noise[B:], auxiliary)
+        if self.objective is not None and batch.sequences is not None:
+            auxiliary = self.objective.draw(batch.sequences.actions, self.generator)
+        return SacRandoms(offsets[:B], offsets[B:], noise[:B], noise[B:], auxiliary)
 
-    def critic_losses(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
+    def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """critic: both squared errors against the soft target, (B,); beside it that target and q."""
         # With gradient first: autocast keeps its casts of the weights, and those made without one have none.
-        q1, q2 = self.critic(self.augment.crop(batch.observations, draws.crops), batch.actions)
+        q1, q2 = self.critic(self.augment.crop(batch.observations, randoms.offsets), batch.actions)
         with torch.no_grad():
-            images = self.augment.crop(batch.next_observations, draws.next_crops)
+            images = self.augment.crop(batch.next_observations, randoms.next_offsets)
             mean, log_std = self.actor(self.encoder.convs(images))
-            action, log_prob = squashed_gaussian(mean, log_std, draws.next_noise)
+            action, log_prob = squashed_gaussian(mean, log_std, randoms.next_noise)
             next_q1, next_q2 = self.target_critic(images, action)
             alpha = self.log_alpha.exp()
             target = soft_target(batch.rewards, batch.discounts, next_q1, next_q2, log_prob, alpha)
         return {"critic": critic_loss(q1, q2, target), "target": target, "q": torch.minimum(q1, q2).detach()}
 
-    def actor_losses(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
-        """actor and alpha, (B,); beside them log_prob. The convolutions' features are taken as they are."""
+    def actor_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
+        """actor and alpha, (B,); beside them log_prob. The convolutions' features are not trained here."""
         with torch.no_grad():  # one pass serves the actor and the critic
-            features = self.encoder.convs(self.augment.crop(batch.observations, draws.crops))
+            features = self.encoder.convs(self.augment.crop(batch.observations, randoms.offsets))
             z = self.encoder.latent(features)
         mean, log_std = self.actor(features)
-        action, log_prob = squashed_gaussian(mean, log_std, draws.noise)
+        action, log_prob = squashed_gaussian(mean, log_std, randoms.noise)
         q1, q2 = self.critic.q(z, action)
         return {
             "actor": actor_loss(q1, q2, log_prob, self.log_alpha.detach().exp()),
@@ -192,88 +236,85 @@ class Sac:
             "log_prob": log_prob.detach(),
         }
 
-    def auxiliary_losses(self, windows: Windows, draws: AuxiliaryDraws) -> dict[str, Tensor]:
+    def auxiliary_losses(self, sequences: SequenceBatch, inputs: RandomInputs) -> dict[str, Tensor]:
         """pred and cyc, (B,)."""
-        assert self.auxiliary is not None
-        return self.auxiliary.losses(self.encoder, windows, draws)
+        assert self.objective is not None
+        losses: dict[str, Tensor] = self.objective(
+            sequences.observations, sequences.actions, sequences.mask, inputs=inputs
+        )
+        return losses
 
-    def kind(self, update: int) -> int:
-        """The phase that stands for all updates which do the same work as this one."""
-        due = self._due(update)
-        if due not in self._kinds:
-            self._kinds[due] = next(first for first in range(self.phases) if self._due(first) == due)
-        return self._kinds[due]
+    def update(self, batch: SacBatch, schedule: Schedule) -> Update:
+        """One update of critic and auxiliary objective, and of actor and targets where they are due."""
+        randoms = self.draw(batch)
+        metrics = self.update_critic(batch.transitions, randoms)
+        if batch.sequences is not None and randoms.auxiliary is not None:
+            metrics |= self.update_auxiliary(batch.sequences, randoms.auxiliary, schedule["lambda_cyc"])
+        if "actor" in schedule.due:
+            metrics |= self.update_actor(batch.transitions, randoms)
+        if "critic_target" in schedule.due:
+            self.update_critic_target()
+        if "momentum" in schedule.due:
+            self.update_momentum()
+        return Update({name: value.detach() for name, value in metrics.items()})
 
-    def _due(self, phase: int) -> Due:
-        c = self.config
-        return Due(phase % c.actor_period == 0, phase % c.critic_target_period == 0, phase % c.momentum_period == 0)
-
-    def update(self, batch: Experience, schedule: Schedule) -> dict[str, Tensor]:
-        """One update of everything that `schedule.phase` says is due. Returns detached metrics."""
-        draws, due = self.draw(batch), self._due(schedule.phase)
-        metrics = self.update_critic(batch.transitions, draws)
-        if batch.windows is not None and draws.auxiliary is not None:
-            metrics |= self.update_auxiliary(batch.windows, draws.auxiliary, schedule)
-        if due.actor:
-            metrics |= self.update_actor(batch.transitions, draws)
-        self.update_targets(critic=due.critic_target, momentum=due.momentum)
-        return {name: value.detach() for name, value in metrics.items()}
-
-    def update_critic(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
+    def update_critic(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of critic and encoder on the soft Bellman error."""
         with self._autocast():
-            losses = self._critic_losses(batch, draws)
+            losses = self._critic_losses(batch, randoms)
         loss = losses["critic"].mean()
         self._set_gradients(loss, "critic")
-        norm = self._descents["critic"].step()["critic"]
-        low, high = losses["q"].aminmax()
-        q = {"q": losses["q"].mean(), "q_min": low, "q_max": high}
-        return {"loss_critic": loss, **q, "grad_norm_critic": norm}
+        norm = self.clipped_adams["critic"].step()["critic"]
+        return {"loss_critic": loss, **mean_and_range(losses["q"]), "grad_norm_critic": norm}
 
-    def update_actor(self, batch: Transitions, draws: Draws) -> dict[str, Tensor]:
+    def update_actor(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of actor and temperature."""
         with self._autocast():
-            losses = self._actor_losses(batch, draws)
+            losses = self._actor_losses(batch, randoms)
         loss, loss_alpha = losses["actor"].mean(), losses["alpha"].mean()
         metrics = {"loss_actor": loss, "loss_alpha": loss_alpha, "entropy": -losses["log_prob"].mean()}
         # One backward pass for both: neither loss has a gradient for the other's parameters.
         self._set_gradients(loss + loss_alpha, "actor", "temperature")
-        metrics["grad_norm_actor"] = self._descents["actor"].step()["actor"]
+        metrics["grad_norm_actor"] = self.clipped_adams["actor"].step()["actor"]
         self.optimizers["temperature"].step()
         return {**metrics, "alpha": self.log_alpha.exp()}
 
-    def update_auxiliary(self, windows: Windows, draws: AuxiliaryDraws, schedule: Schedule) -> dict[str, Tensor]:
+    def update_auxiliary(self, batch: SequenceBatch, inputs: RandomInputs, lambda_cyc: Tensor) -> dict[str, Tensor]:
         """One step of encoder, dynamics models and heads on λ_pred · L_pred + λ_cyc · L_cyc."""
-        assert self.auxiliary is not None
+        assert self.objective is not None
         with self._autocast():
-            losses = self._auxiliary_losses(windows, draws)
-        pred, cyc = losses["pred"].mean(), losses["cyc"].mean()
-        loss = self.objective.lambda_pred * pred + schedule.lambda_cyc * cyc
+            losses = self._auxiliary_losses(batch, inputs)
+        means = {name: loss.mean() for name, loss in losses.items()}
+        loss = self.objective.total(means, lambda_cyc)
         self._set_gradients(loss, "auxiliary")
-        if "encoder" in self.optimizers:  # its gradient is limited by itself, then with the others', and used twice
+        if "encoder" in self.optimizers:  # its gradient is clipped by itself, then with the others', and used twice
             everything = self._parameters("auxiliary")
             nn.utils.clip_grad_norm_(self._parameters("encoder"), self.config.max_grad_norm)
             norm = nn.utils.clip_grad_norm_(everything, self.config.max_grad_norm)
             self.optimizers["encoder"].step()
             self.optimizers["auxiliary"].step()
         else:
-            norm = self._descents["auxiliary"].step()["auxiliary"]
-        return {"loss_pred": pred, "loss_cyc": cyc, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
+            norm = self.clipped_adams["auxiliary"].step()["auxiliary"]
+        losses = {"loss_pred": means["pred"], "loss_cyc": means["cyc"], "loss_auxiliary": loss}
+        return {**losses, "grad_norm_auxiliary": norm}
 
-    def update_targets(self, *, critic: bool, momentum: bool) -> None:
-        """Lets the target critic, and the momentum encoder and projection, follow the online networks."""
-        if critic:
-            follow(self.target_critic.q1, self.critic.q1, 1.0 - self.config.q_tau)
-            follow(self.target_critic.q2, self.critic.q2, 1.0 - self.config.q_tau)
-            follow(self.target_critic.encoder, self.encoder, 1.0 - self.config.encoder_tau)
-        if momentum and self.auxiliary is not None:
-            self.auxiliary.update_momentum(self.encoder)
+    def update_critic_target(self) -> None:
+        """A soft update of the target critic's Q functions and encoder."""
+        soft_update(self.target_critic.q1, self.critic.q1, self.config.q_tau)
+        soft_update(self.target_critic.q2, self.critic.q2, self.config.q_tau)
+        soft_update(self.target_critic.encoder, self.encoder, self.config.encoder_tau)
+
+    def update_momentum(self) -> None:
+        """A soft update of the momentum encoder f_m and projection g_m of the auxiliary objective."""
+        if self.objective is not None:
+            soft_update(self.momentum["encoder"], self.encoder, self.config.momentum_tau)
+            soft_update(self.momentum["projector"], self.auxiliary["projector"], self.config.momentum_tau)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _set_gradients(self, loss: Tensor, *names: str) -> None:
-        """Gives the parameters of the named optimisers, and no others, the gradient of `loss`."""
+        """Gives the parameters of the named optimizers, and no others, the gradient of `loss`."""
         for name in names:
             self.optimizers[name].zero_grad(set_to_none=True)
         loss.backward(inputs=[p for name in names for p in self._parameters(name)])
@@ -282,70 +323,35 @@ class Sac:
         return [p for group in self.optimizers[name].param_groups for p in group["params"]]
 
     def compile(self) -> None:
-        """Replaces the losses by their compiled versions; the first updates then take a minute."""
         self._critic_losses = torch.compile(self.critic_losses)
         self._actor_losses = torch.compile(self.actor_losses)
         self._auxiliary_losses = torch.compile(self.auxiliary_losses)
 
-    def modules(self) -> dict[str, nn.Module]:
-        """Every network by its name; the encoder is the critic's."""
-        modules: dict[str, nn.Module] = {
-            "actor": self.actor,
-            "critic": self.critic,
-            "target_critic": self.target_critic,
-        }
-        if self.auxiliary is not None:
-            modules |= {"auxiliary": self.auxiliary.online, "momentum": self.auxiliary.momentum}
-        return modules
+    def released_parameter_count(self) -> int:
+        """The released code counts shared encoders each time they appear, target networks, and a reward predictor."""
 
-    def freeze_encoder(self) -> None:
-        """Takes the encoder out of training, before the first update; needs K = 0.
+        def size(*modules: nn.Module) -> int:
+            return sum(p.numel() for module in modules for p in module.parameters())
 
-        The actor's own latent layer on the encoder's convolutions goes on learning.
-        """
-        assert self.auxiliary is None
-        self.encoder.requires_grad_(False)
-        self.optimizers = self._optimizers()
-        self._descents = self._make_descents()
+        count = size(self.encoder.convs, self.actor, self.critic, self.target_critic)
+        if self.objective is None:
+            return count
+        latent, hidden = self.config.latent, self.config.dynamics_hidden
+        reward = (latent + 1) * hidden + 2 * hidden + (hidden + 1)  # with a LayerNorm
+        return count + size(self.encoder, self.auxiliary, self.momentum) + reward
 
-    def encoder_weights(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The encoder's part of what `state_dict` gave."""
-        return {k.removeprefix("encoder."): v for k, v in state["critic"].items() if k.startswith("encoder.")}
-
-    def load_encoder(self, weights: Mapping[str, Tensor]) -> None:
-        """Gives the encoder and its target the weights of another agent's."""
-        for module in (self.encoder, self.target_critic.encoder):
-            module.load_state_dict(weights)
-
-    def parameter_count(self) -> int:
-        """Trainable parameters, each counted once."""
-        return 1 + sum(p.numel() for m in self.modules().values() for p in m.parameters() if p.requires_grad)
-
-    def weights(self) -> dict[str, Tensor]:
-        """What acting needs: convolutions and actor."""
-        parts = {"convs": self.encoder.convs, "actor": self.actor}
-        return {f"{part}.{k}": v for part, module in parts.items() for k, v in module.state_dict().items()}
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes over what `weights` gave, for acting."""
-        for part, module in {"convs": self.encoder.convs, "actor": self.actor}.items():
-            prefix = f"{part}."
-            mine = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-            module.load_state_dict(mine)
+    def _modules(self) -> dict[str, nn.Module]:
+        names = ("actor", "critic", "target_critic", "auxiliary", "momentum", "temperature")
+        return {name: getattr(self, name) for name in names}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training changes: networks, targets, temperature, optimisers."""
         return {
-            **{name: module.state_dict() for name, module in self.modules().items()},
-            "log_alpha": self.log_alpha.detach(),
+            **{name: module.state_dict() for name, module in self._modules().items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
-        for name, module in self.modules().items():
+        for name, module in self._modules().items():
             module.load_state_dict(state[name])
-        with torch.no_grad():
-            self.log_alpha.copy_(state["log_alpha"])
         for name, optimizer in self.optimizers.items():
             load_adam(optimizer, state["optimizers"][name])

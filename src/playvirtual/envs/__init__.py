@@ -1,6 +1,33 @@
 """Environments: Atari, DMControl, MinAtar, toys and anything from Gymnasium, behind one small protocol."""
 
-from playvirtual.envs.protocol import Environment, Step
-from playvirtual.envs.registry import check, check_name, family, make, task_names
+from playvirtual.envs.env import EnvironmentConfig, VectorEnv, VectorStep
+from playvirtual.envs.registry import (
+    ActionKind,
+    EnvFamily,
+    action_kind,
+    check,
+    check_name,
+    check_options,
+    env_family,
+    family,
+    make,
+    register_env,
+    task_names,
+)
 
-__all__ = ["Environment", "Step", "check", "check_name", "family", "make", "task_names"]
+__all__ = [
+    "ActionKind",
+    "EnvFamily",
+    "EnvironmentConfig",
+    "VectorEnv",
+    "VectorStep",
+    "action_kind",
+    "check",
+    "check_name",
+    "check_options",
+    "env_family",
+    "family",
+    "make",
+    "register_env",
+    "task_names",
+]

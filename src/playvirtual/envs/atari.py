@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from playvirtual.config import EnvironmentConfig
-from playvirtual.cores import share
-from playvirtual.envs.atari_screen import Episode, Screen
+from playvirtual.device import own_cores
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, VectorEnv, VectorStep
 from playvirtual.envs.image import enlarge
-from playvirtual.envs.protocol import ActionSpace, Frames, Step
+from playvirtual.envs.registry import EnvFamily
+from playvirtual.envs.vector import BackgroundReset
 
 ATARI_100K = (
     "alien",
@@ -44,12 +45,11 @@ ATARI_100K = (
     "seaquest",
     "up_n_down",
 )
-# Their ROMs have no game for one player.
+# The ROMs of these games have no mode for one player.
 TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
 ALE_MAX_FRAMES = 108_000  # half an hour of play: 27,000 actions of 4 frames
-# The emulator draws 0 … NOOP_LIMIT − 1 no-ops at a reset.
-NOOP_LIMIT = 31
-PICTURE_SCALE = 2
+NOOP_LIMIT = 31  # the emulator draws 0 … NOOP_LIMIT − 1 no-ops at a reset
+RENDER_SCALE = 2
 
 
 def games() -> list[str]:
@@ -61,88 +61,88 @@ def games() -> list[str]:
 
 
 class Atari:
-    """Lanes of one game: minimal actions, no sticky actions, no FIRE at reset, 0 to 30 no-ops, raw rewards.
+    """A vector env of one game: minimal actions, no sticky actions, no FIRE at reset, 0 to 30 no-ops, raw rewards.
 
     A frame is the maximum over the last two of the `action_repeat` screens, reduced by area. With
-    `lost_life_is_terminal` a lost life is terminal but the game goes on; otherwise only its end is.
+    `life_loss_is_terminal` a lost life is `terminated` but not `done`; without it only the end of a game is terminated.
 
-    Every lane has an emulator with a thread of its own, not all of them a common one: that would move every lane at
-    every step, also those that are over, and few games of an evaluation are as long as the longest.
+    Every environment has an emulator with a thread of its own: one vectorised emulator for all would step every game at
+    every call, also those that are done, and few games of an evaluation are as long as the longest.
     """
 
-    def __init__(self, game: str, lanes: int, *, lost_life_is_terminal: bool, config: EnvironmentConfig) -> None:
+    def __init__(self, game: str, num_envs: int, *, life_loss_is_terminal: bool, config: EnvironmentConfig) -> None:
         import ale_py
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        self._emulators = [_emulator(game, config) for _ in range(lanes)]
-        self._at_once = min(lanes, share())  # threads that may be busy at the same time
+        self._emulators = [_make_emulator(game, config) for _ in range(num_envs)]
+        self._max_busy = min(num_envs, own_cores())  # emulators that compute at the same time
         self._game, self._action_repeat = game, config.action_repeat
-        self._screens: dict[int, Screen] = {}  # of the lanes that someone looks at
-        self._episodes = [Episode(0, 0, [])] * lanes
+        self._replays: dict[int, ColorReplay] = {}  # of the environments that have been rendered
+        self._episodes = [Episode(0, 0, [])] * num_envs
         channels = 1 if config.grayscale else 3
-        self.lanes = lanes
+        self.num_envs = num_envs
         self.frame_shape = (channels, config.image_size, config.image_size)
         self.action_space: ActionSpace = spaces.Discrete(len(self._emulators[0].ale.get_action_set()))
-        self._lost_life_is_terminal = lost_life_is_terminal
-        self._frames = np.zeros((lanes, *self.frame_shape), np.uint8)
-        self._rewards = np.zeros(lanes, np.float32)
-        self._lives = np.zeros(lanes, np.int32)
-        self._terminal = np.zeros(lanes, np.bool_)
-        self._over = np.ones(lanes, np.bool_)
+        self._life_loss_is_terminal = life_loss_is_terminal
+        self._frames = np.zeros((num_envs, *self.frame_shape), np.uint8)
+        self._rewards = np.zeros(num_envs, np.float32)
+        self._lives = np.zeros(num_envs, np.int32)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._done = np.ones(num_envs, np.bool_)
 
-    def reset(self, lanes: Sequence[int], seeds: Sequence[int]) -> Frames:
-        chosen = [int(lane) for lane in lanes]
+    def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
+        chosen = [int(index) for index in indices]
         if len(chosen) == 1:
-            self._load(chosen[0], seeds[0])
+            self._reset_one(chosen[0], seeds[0])
         else:
-            with ThreadPoolExecutor(self._at_once) as threads:
-                list(threads.map(lambda game: self._load(*game), zip(chosen, seeds, strict=True)))
+            with ThreadPoolExecutor(self._max_busy) as threads:
+                list(threads.map(lambda pair: self._reset_one(*pair), zip(chosen, seeds, strict=True)))
         return self._frames[chosen]
 
-    def _load(self, lane: int, seed: int) -> None:
-        """Reloads the game with the seed, which takes as long as hundreds of frames."""
-        screen, info = self._emulators[lane].reset(seed=np.array([seed], np.int64))
-        self._frames[lane] = _planes(screen)
-        self._lives[lane] = info["lives"][0]
-        self._episodes[lane] = Episode(seed, int(info["episode_frame_number"][0]), [])
-        self._terminal[lane] = self._over[lane] = False
+    def _reset_one(self, index: int, seed: int) -> None:
+        """Loads the ROM again with the seed, which takes as long as hundreds of frames."""
+        screen, info = self._emulators[index].reset(seed=np.array([seed], np.int64))
+        self._frames[index] = _channels_first(screen)
+        self._lives[index] = info["lives"][0]
+        self._episodes[index] = Episode(seed, int(info["episode_frame_number"][0]), [])
+        self._terminated[index] = self._done[index] = False
 
-    def step(self, actions: npt.NDArray[np.generic]) -> Step:
+    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
         self._rewards[:] = 0
-        playing = np.flatnonzero(~self._over).tolist()
-        for number, lane in enumerate(playing):
-            if number >= self._at_once:
-                self._take(playing[number - self._at_once])
-            self._emulators[lane].send(np.array([actions[lane]], np.int64))
-            self._episodes[lane].actions.append(int(actions[lane]))
-        for lane in playing[-self._at_once :]:
-            self._take(lane)
-        return Step(self._frames.copy(), self._rewards.copy(), self._terminal.copy(), self._over.copy())
+        playing = np.flatnonzero(~self._done).tolist()
+        for number, index in enumerate(playing):
+            if number >= self._max_busy:
+                self._receive(playing[number - self._max_busy])
+            self._emulators[index].send(np.array([actions[index]], np.int64))
+            self._episodes[index].actions.append(int(actions[index]))
+        for index in playing[-self._max_busy :]:
+            self._receive(index)
+        return VectorStep(self._frames.copy(), self._rewards.copy(), self._terminated.copy(), self._done.copy())
 
-    def _take(self, lane: int) -> None:
-        """Waits for what an action that was sent has done."""
-        screen, score, ended, timed_out, info = self._emulators[lane].recv()
-        before, lives = self._lives[lane], info["lives"][0]
-        # One life fewer than before with some left is the reference protocol's definition.
-        lost = self._lost_life_is_terminal and 0 < lives < before
-        self._frames[lane] = _planes(screen)
-        self._rewards[lane] = score[0]
-        self._terminal[lane] = ended[0] or lost
-        self._over[lane] = ended[0] or timed_out[0]
-        self._lives[lane] = lives
+    def _receive(self, index: int) -> None:
+        """Waits for the result of the action that was sent to one emulator."""
+        screen, score, ended, timed_out, info = self._emulators[index].recv()
+        before, lives = self._lives[index], info["lives"][0]
+        # The reference protocol's definition of a lost life: fewer lives than before, and some left.
+        lost = self._life_loss_is_terminal and 0 < lives < before
+        self._frames[index] = _channels_first(screen)
+        self._rewards[index] = score[0]
+        self._terminated[index] = ended[0] or lost
+        self._done[index] = ended[0] or timed_out[0]
+        self._lives[index] = lives
 
-    def picture(self, lane: int) -> Frames:
-        """The game's screen in colour; the first time that a lane is asked for one, its episode is played again."""
-        if lane not in self._screens:
-            self._screens[lane] = Screen(self._game, self._action_repeat)
-        return enlarge(self._screens[lane].picture(self._episodes[lane]), PICTURE_SCALE)
+    def render(self, index: int) -> Frames:
+        """The game's screen in colour; the first call for an environment plays its episode again."""
+        if index not in self._replays:
+            self._replays[index] = ColorReplay(self._game, self._action_repeat)
+        return enlarge(self._replays[index].screen(self._episodes[index]), RENDER_SCALE)
 
     def close(self) -> None:
         for emulator in self._emulators:
             emulator.close()
 
 
-def _emulator(game: str, config: EnvironmentConfig) -> Any:
+def _make_emulator(game: str, config: EnvironmentConfig) -> Any:
     from ale_py.vector_env import AtariVectorEnv
 
     return AtariVectorEnv(
@@ -157,8 +157,8 @@ def _emulator(game: str, config: EnvironmentConfig) -> Any:
         frameskip=config.action_repeat,
         maxpool=True,
         noop_max=NOOP_LIMIT,
-        # `terminated` then means the end of the game. Lost lives are seen from the counter instead: some
-        # games (Bank Heist) are played with 0 lives left, so the counter alone cannot tell the end.
+        # ALE's `terminated` is then the end of the game, and lost lives are seen from the counter of lives. The counter
+        # alone cannot tell the end: some games (Bank Heist) are played on with 0 lives left.
         episodic_life=False,
         life_loss_info=False,
         reward_clipping=False,
@@ -166,7 +166,76 @@ def _emulator(game: str, config: EnvironmentConfig) -> Any:
     )
 
 
-def _planes(screens: Frames) -> Frames:
+def _channels_first(screens: Frames) -> Frames:
     """An emulator's (1, 1, H, W) gray or (1, 1, H, W, 3) colour screen as (C, H, W)."""
     plane: Frames = screens[0] if screens.ndim == 4 else screens[0, 0].transpose(2, 0, 1)
     return plane
+
+
+class Episode(NamedTuple):
+    """The inputs that decide a game."""
+
+    seed: int
+    no_ops: int  # frames played before the first action
+    actions: list[int]  # so far; grows while the game is played
+
+
+class ColorReplay:
+    """Plays an episode again on ALE's plain interface for its colour screens, which the vectorised one does not give.
+
+    Seed, no-ops and actions decide a game, so the screens are the same, frame by frame.
+    """
+
+    def __init__(self, game: str, action_repeat: int) -> None:
+        from ale_py import ALEInterface, roms
+
+        self._ale = ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        rom = roms.get_rom_path(game)
+        assert rom is not None, game
+        self._rom, self._action_repeat = rom, action_repeat
+        self._episode: Episode | None = None
+        self._played = 0  # actions of the episode
+        self._last: list[Frames] = []  # the last two screens of the last action, or its only one
+
+    def screen(self, episode: Episode) -> Frames:
+        """(210, 160, 3): the maximum of the last two screens, as in the agent's frame, to show sprites that flicker."""
+        if episode is not self._episode:
+            self._begin(episode)
+        for action in episode.actions[self._played :]:
+            self._act(action)
+        screen: Frames = np.maximum.reduce(self._last)
+        return screen
+
+    def _begin(self, episode: Episode) -> None:
+        self._ale.setInt("random_seed", episode.seed)
+        self._ale.loadROM(self._rom)  # the seed takes effect here
+        self._ale.reset_game()
+        self._action_set = self._ale.getMinimalActionSet()
+        for _ in range(episode.no_ops):
+            self._ale.act(0)
+        self._episode, self._played, self._last = episode, 0, [self._ale.getScreenRGB()]
+
+    def _act(self, action: int) -> None:
+        self._last = []
+        for _ in range(self._action_repeat):
+            self._ale.act(self._action_set[action])
+            self._last = [*self._last[-1:], self._ale.getScreenRGB()]
+            if self._ale.game_over():
+                break
+        self._played += 1
+
+
+def _make(name: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
+    """A single environment resets in the background: loading a ROM is slow and releases Python's lock."""
+    life_loss_is_terminal = training and config.life_loss_is_terminal
+    make = partial(Atari, name, num_envs, life_loss_is_terminal=life_loss_is_terminal, config=config)
+    return BackgroundReset(make) if num_envs == 1 else make()
+
+
+FAMILY = EnvFamily(
+    tasks=games,
+    make_vector=_make,
+    actions="discrete",
+    envs_per_worker=8,  # steps are fast, but an emulator is slow to make (0.1 s, with Python's lock held)
+)

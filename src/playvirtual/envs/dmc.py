@@ -10,13 +10,14 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.envs import gl
+from playvirtual.envs.env import ActionSpace, Frames
 from playvirtual.envs.image import channels_first, enlarge, to_gray
-from playvirtual.envs.lanes import Outcome
-from playvirtual.envs.protocol import ActionSpace, Frames
+from playvirtual.envs.registry import EnvFamily
+from playvirtual.envs.vector import EnvStep
 from playvirtual.errors import InputError
 
-# Written down rather than asked for: importing dm_control settles the OpenGL back end, which a list of names
-# must not do. A test compares it with the suite.
+# A copy of the suite's list, which a test compares with the suite: importing dm_control fixes the OpenGL back end, and
+# listing names must not do that.
 TASKS = {
     "acrobot": ("swingup", "swingup_sparse"),
     "ball_in_cup": ("catch",),
@@ -40,7 +41,7 @@ TASKS = {
 }
 CAMERA = 0  # every domain of the suite has one
 UNBOUNDED = 1e9  # LQR's forces are limited to ±1e10, which means not at all
-PICTURE_SIZE = 300  # pixels, about
+RENDER_SIZE = 300  # pixels, about
 
 
 def task_names() -> list[str]:
@@ -48,10 +49,10 @@ def task_names() -> list[str]:
     return [f"{domain}-{task}" for domain, tasks in TASKS.items() for task in tasks]
 
 
-class Control:
-    """One task: actions in [−1, 1]ᴬ are stretched to the task's bounds, unlimited forces taken as they are.
+class DMControl:
+    """One task of the suite: actions in [−1, 1]ᴬ are scaled to the task's bounds, unlimited forces passed unscaled.
 
-    A time limit is over but not terminal; the few tasks that can fail before it (LQR) are terminal then.
+    A time limit truncates an episode; the few tasks that can fail before it (LQR) are terminated then.
     """
 
     def __init__(self, name: str, image_size: int, *, grayscale: bool) -> None:
@@ -63,15 +64,15 @@ class Control:
 
         domain, task = name.split("-")
         # The random state is reseeded at every reset; here it makes LQR's springs the same in every process.
-        self._world = suite.load(domain, task, task_kwargs={"random": np.random.RandomState(0)})
-        # Positions and velocities that nobody reads would be worked out in every frame.
-        self._world.task.get_observation = lambda physics: {}
-        view = self._world.physics.model.vis.global_
-        # An off-screen buffer no larger than the frame gives the same bytes sooner than the usual 640×480.
+        self._env = suite.load(domain, task, task_kwargs={"random": np.random.RandomState(0)})
+        # The suite would compute positions and velocities in every frame, and an agent that sees pixels reads neither.
+        self._env.task.get_observation = lambda physics: {}
+        view = self._env.physics.model.vis.global_
+        # An off-screen buffer of the frame's size renders the same bytes faster than the default 640×480.
         view.offwidth = view.offheight = image_size
-        self._camera = Camera(self._world.physics, image_size, image_size, camera_id=CAMERA)
+        self._camera = Camera(self._env.physics, image_size, image_size, camera_id=CAMERA)
 
-        bounds = self._world.action_spec()
+        bounds = self._env.action_spec()
         limited = bounds.maximum < UNBOUNDED
         self._low = np.where(limited, bounds.minimum, -1.0)
         self._span = np.where(limited, bounds.maximum - bounds.minimum, 2.0)
@@ -80,29 +81,41 @@ class Control:
         self._grayscale = grayscale
 
     def reset(self, seed: int) -> None:
-        self._world.task.random.seed(seed)
-        self._world.reset()
+        self._env.task.random.seed(seed)
+        self._env.reset()
 
-    def advance(self, action: npt.NDArray[np.generic]) -> Outcome:
+    def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
         unit = (np.clip(action.astype(np.float64), -1, 1) + 1) / 2
-        now = self._world.step(self._low + unit * self._span)
-        over = bool(now.last())
-        return Outcome(float(now.reward), over and now.discount == 0, over)
+        now = self._env.step(self._low + unit * self._span)
+        done = bool(now.last())
+        return EnvStep(float(now.reward), done and now.discount == 0, done)
 
     def frame(self) -> Frames:
         image = self._camera.render()
         return channels_first(to_gray(image) if self._grayscale else image)
 
-    def picture(self) -> Frames:
-        """The agent's view in whole pixels."""
+    def render(self) -> Frames:
+        """The agent's view, enlarged by a whole factor."""
         image = self._camera.render()
-        return enlarge(image, max(1, PICTURE_SIZE // len(image)))
+        return enlarge(image, max(1, RENDER_SIZE // len(image)))
 
     def close(self) -> None:
-        self._world.close()
+        self._env.close()
 
 
 def require_package() -> None:
     """Raises an `InputError` unless dm_control is installed."""
     if find_spec("dm_control") is None:
         raise InputError("dmc: DMControl is not installed; in a clone: pip install -e '.[dmc]'")
+
+
+FAMILY = EnvFamily(
+    tasks=task_names(),
+    make=lambda name, config: DMControl(name, config.image_size, grayscale=config.grayscale),
+    actions="continuous",
+    check_installed=require_package,
+    envs_per_worker=1,  # a step is slow, and beside the rendering it is mostly Python
+    # The back end is tried in this process, where a machine that cannot render is one line, and not in each worker.
+    before_workers=gl.choose,
+    set_up_worker=lambda backend: gl.accept(*backend),
+)

@@ -1,4 +1,4 @@
-"""Which OpenGL back end draws MuJoCo's pixels."""
+"""The choice of the OpenGL back end that renders MuJoCo's pixels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from playvirtual.errors import InputError
 
 # In order of preference: EGL uses a graphics card where there is one, OSMesa never does.
 CANDIDATES = ("egl", "osmesa")
-# Drawing fails in more ways than Python can catch, so it is tried in another process first. That one leaves
-# without clean-up because the context's destructor complains at exit.
+# A back end that does not work may crash the interpreter, so it is tried in another process first. That process exits
+# without clean-up because the context's destructor prints errors at exit.
 PROBE = """
 import os, mujoco
 context = mujoco.GLContext(64, 64)
@@ -30,38 +30,38 @@ ADVICE = (
     "`apt-get install libosmesa6` (OSMesa)"
 )
 
-_accepted: list[tuple[str, str]] = []  # at most one
+_accepted: list[tuple[str, str]] = []  # the result of `choose` in another process, at most one
 
 
 def backend() -> str:
-    """The back end that is used, with what stands behind it: "egl (Mesa/X.org, llvmpipe …)"."""
-    name, maker = choose()
-    return f"{name} ({maker})"
+    """The back end in use with its vendor and renderer: "egl (Mesa/X.org, llvmpipe …)"."""
+    name, renderer = choose()
+    return f"{name} ({renderer})"
 
 
 def load_triton_first() -> None:
-    """To be called before anything may draw: loads Triton, where it is installed.
+    """Imports Triton, where it is installed; call it before anything may render.
 
-    Mesa, which draws where there is no graphics card, brings an LLVM of its own. Triton, imported into the same
-    process after it, as PyTorch's optimisers do, crashes the interpreter; the other way round both work.
+    Mesa, which renders where there is no graphics card, brings an LLVM of its own. If Triton is imported after it into
+    the same process, as PyTorch's optimisers do, the interpreter crashes; the other way round both work.
     """
     with suppress(ImportError):
         import_module("triton")
 
 
 def choose() -> tuple[str, str]:
-    """Settles on a back end for this process; returns its name and what draws: vendor, renderer.
+    """Chooses a back end for this process; returns its name and its "vendor, renderer".
 
-    MUJOCO_GL decides if it is set; otherwise the first of `CANDIDATES` that works. Call it before the first
+    MUJOCO_GL decides if it is set, otherwise the first of `CANDIDATES` that works is taken. Call it before the first
     import of dm_control, which reads the choice from MUJOCO_GL.
     """
     return _accepted[0] if _accepted else _try()
 
 
-def accept(name: str, maker: str) -> None:
-    """Takes over what `choose` returned in another process on this machine, without trying it again."""
+def accept(name: str, renderer: str) -> None:
+    """Uses what `choose` returned in another process on this machine, without trying it again."""
     os.environ["MUJOCO_GL"] = name
-    _accepted[:] = [(name, maker)]
+    _accepted[:] = [(name, renderer)]
 
 
 @lru_cache(maxsize=1)
@@ -69,17 +69,17 @@ def _try() -> tuple[str, str]:
     load_triton_first()
     wanted = os.environ.get("MUJOCO_GL", "").strip().lower()  # MuJoCo takes capitals, dm_control does not
     for name in (wanted,) if wanted else CANDIDATES:
-        maker = _probe(name)
-        if maker is not None:
+        renderer = _probe(name)
+        if renderer is not None:
             os.environ["MUJOCO_GL"] = name
-            return name, maker
+            return name, renderer
     if wanted:
         raise InputError(f"MUJOCO_GL: {wanted!r} cannot draw here; unset it to have one chosen, or {ADVICE}")
     raise InputError(f"dmc: none of the OpenGL back ends {', '.join(CANDIDATES)} works here; {ADVICE}")
 
 
 def _probe(name: str) -> str | None:
-    """Vendor, renderer of a back end that can draw; None if it cannot."""
+    """The vendor and renderer of a back end that works here; None if it does not."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE],

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from playvirtual.envs.protocol import Frames
+from playvirtual.envs.env import Frames
 
 # ITU-R BT.601 luma, what "gray" means in ALE, OpenCV and Pillow.
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)

@@ -1,4 +1,4 @@
-"""MinAtar games: 10×10 pixels with one channel per kind of thing."""
+"""MinAtar games: 10×10 pixels with one channel per kind of object."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.image import channels_first, enlarge
-from playvirtual.envs.lanes import Outcome
-from playvirtual.envs.protocol import ActionSpace, Frames
+from playvirtual.envs.registry import EnvFamily, require_options
+from playvirtual.envs.vector import EnvStep
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-PICTURE_SCALE = 20
+RENDER_SCALE = 20
 BACKGROUND = (16, 16, 24)
 # One colour per channel; the game with the most channels has ten.
 PALETTE = np.array(
@@ -38,48 +39,48 @@ PALETTE = np.array(
 
 
 class MinAtar:
-    """One game with the package's defaults: minimal actions, sticky with chance 0.1, growing difficulty.
+    """One game with the package's defaults: minimal actions, sticky with probability 0.1, growing difficulty.
 
-    The package ends no episode by time but in Freeway, after 2,500 frames; a good player of the others may
-    never stop without a limit of our own.
+    The package has a time limit in Freeway alone (2,500 frames); a good agent's episodes of the other games may never
+    end without `max_episode_frames`.
     """
 
     def __init__(self, game: str) -> None:
-        self._world = _world(game)
-        self._world.seed(0)  # from now on the package and the game draw from one source
-        self._actions = self._world.minimal_action_set()
-        height, width, channels = self._world.state_shape()
+        self._game = _make_game(game)
+        self._game.seed(0)  # makes the package and the game share one random state
+        self._actions = self._game.minimal_action_set()
+        height, width, channels = self._game.state_shape()
         self.frame_shape = (channels, height, width)
         self.action_space: ActionSpace = spaces.Discrete(len(self._actions))
 
     def reset(self, seed: int) -> None:
-        # The package's own reset keeps the last action, which a sticky one would repeat. A new world, or a new random
-        # state, would do as well but asks the operating system for a seed that nobody needs (100 µs each).
-        self._world.last_action = 0
-        self._world.random.seed(seed)
-        self._world.reset()
+        # The package's own reset keeps the last action, which a sticky action would repeat. A new game, or a new random
+        # state, would do as well but asks the operating system for a seed that is never used (100 µs each).
+        self._game.last_action = 0
+        self._game.random.seed(seed)
+        self._game.reset()
 
-    def advance(self, action: npt.NDArray[np.generic]) -> Outcome:
-        reward, ended = self._world.act(self._actions[int(action)])
-        return Outcome(float(reward), bool(ended), bool(ended))
+    def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
+        reward, ended = self._game.act(self._actions[int(action)])
+        return EnvStep(float(reward), bool(ended), bool(ended))
 
     def frame(self) -> Frames:
-        return channels_first(self._world.state().astype(np.uint8) * 255)
+        return channels_first(self._game.state().astype(np.uint8) * 255)
 
-    def picture(self) -> Frames:
-        """The grid in colours; where things overlap, the later channel is on top."""
-        state = self._world.state()
+    def render(self) -> Frames:
+        """The grid in colours; where objects overlap, the later channel is on top."""
+        state = self._game.state()
         grid = np.empty((*state.shape[:2], 3), np.uint8)
         grid[:] = BACKGROUND
         for channel in range(state.shape[2]):
             grid[state[..., channel]] = PALETTE[channel]
-        return enlarge(grid, PICTURE_SCALE)
+        return enlarge(grid, RENDER_SCALE)
 
     def close(self) -> None:
         pass
 
 
-def _world(game: str) -> Any:
+def _make_game(game: str) -> Any:
     with _interrupt_later():
         import minatar
 
@@ -88,10 +89,10 @@ def _world(game: str) -> Any:
 
 @contextmanager
 def _interrupt_later() -> Iterator[None]:
-    """Ctrl-C inside the block counts after it: MinAtar takes what is raised while it imports for a lack of plots."""
+    """Delays Ctrl-C to the end of the block: MinAtar imports seaborn inside a bare `except`, which would swallow it."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # nothing is raised here
+        yield  # Python raises KeyboardInterrupt in the main thread alone
         return
     received: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: received.append(number))
@@ -101,3 +102,15 @@ def _interrupt_later() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def _check_options(name: str, config: EnvironmentConfig) -> None:
+    require_options(f"minatar/{name}", config, image_size=10, grayscale=False)
+
+
+FAMILY = EnvFamily(
+    tasks=GAMES,
+    make=lambda name, config: MinAtar(name),
+    actions="discrete",
+    check_options=_check_options,
+)

@@ -1,91 +1,282 @@
-"""Every task by its name: `family/name`."""
+"""Every task by its name, `family/name`, and the families that people register from outside."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache
+from typing import Any, Literal, Protocol, get_args
 
-from playvirtual.config import EnvironmentConfig
-from playvirtual.cores import share
-from playvirtual.envs.lanes import Lanes, Single
-from playvirtual.envs.protocol import Environment
+import gymnasium
+from gymnasium import spaces
+
+from playvirtual.device import own_cores
+from playvirtual.envs.env import EnvironmentConfig, VectorEnv
+from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
 from playvirtual.errors import InputError, unknown
+from playvirtual.extensions import load_extensions, resolve
 
-FAMILIES = ("atari", "dmc", "minatar", "toy", "gym")
-TOYS = ("catch", "reach")
-# How many lanes at least make a process of their own worth its start: a DMControl step is slow, an Atari emulator is
-# slow to make (0.1 s, with Python's lock held).
-LANES_PER_PROCESS = {"dmc": 1, "atari": 8}
+ActionKind = Literal["discrete", "continuous"]
+MakeEnv = Callable[[str, EnvironmentConfig], SingleEnv | gymnasium.Env[Any, Any]]
+
+
+class MakeVectorEnv(Protocol):
+    """Makes all environments of a task at once."""
+
+    def __call__(self, name: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv: ...
+
+
+@dataclass(frozen=True)
+class EnvFamily:
+    """The tasks of one family, how their environments are made, and what the rest of the project must know of them.
+
+    Either `make` makes one environment, or `make_vector` makes all of them.
+    """
+
+    tasks: Sequence[str] | Callable[[], Sequence[str]] | None  # names; None: any name that `check_task` accepts
+    make: MakeEnv | None = None
+    make_vector: MakeVectorEnv | None = None
+    actions: ActionKind | Mapping[str, ActionKind] | None = None  # of all tasks, by task, or None: make one to find out
+    options: Mapping[str, Any] = field(default_factory=dict)  # changes to the default options of a run
+    check_task: Callable[[str], None] | None = None  # raises an InputError for a wrong name where `tasks` is None
+    check_options: Callable[[str, EnvironmentConfig], None] | None = None  # raises for options that do not fit
+    check_installed: Callable[[], None] | None = None  # raises an InputError where a package is missing
+    envs_per_worker: int | None = None  # environments that pay for a worker process; None: all stay in this process
+    # Called in this process before workers start; each worker passes what it returned, as JSON, to `set_up_worker`.
+    before_workers: Callable[[], Any] | None = None
+    set_up_worker: Callable[[Any], None] | None = None
+
+    def task_names(self) -> list[str]:
+        """The names without the family's; empty where they cannot be listed."""
+        return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
+
+
+FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
+
+
+def register_env(
+    name: str,
+    make: MakeEnv | None = None,
+    *,
+    tasks: Sequence[str] | None = None,
+    actions: ActionKind | Mapping[str, ActionKind] | None = None,
+    options: Mapping[str, Any] | None = None,
+    entry_point: str = "",
+) -> None:
+    """Adds a family of tasks `name/…`.
+
+    >>> register_env("grid", lambda name, config: Grid(size=SIZES[name]), tasks=("small", "large"),
+    ...              actions="discrete", options={"image_size": 12, "frame_stack": 1})  # doctest: +SKIP
+
+    `make` gets a task's name without the family's and the run's `EnvironmentConfig`. It returns a `SingleEnv`, or a
+    `gymnasium.Env` whose observations or `rgb_array` renderings are images. Without `tasks` every name is accepted and
+    passed to `make`. `actions` is the kind of action space of all tasks, or of each by name; without it a task's
+    environment is made once to find out. `options` change the default options of a run with that kind of action space.
+
+    A factory exists in this process alone and no worker process could call it: its environments are all played in this
+    process, by a `SyncVectorEnv`. A family with worker processes is an `EnvFamily` in a module, named by `entry_point`
+    ("module:attribute") instead of all the rest; the module is imported when one of its tasks is first used.
+    """
+    _check_family_name(name)
+    if (make is None) == (not entry_point):
+        raise InputError(f"env family: {name!r} needs either `make` or `entry_point`")
+    new: EnvFamily | str = entry_point
+    if make is None:
+        _check_entry_point(name, entry_point)
+    else:
+        _check_tasks(name, tasks, actions)
+        new = EnvFamily(
+            tasks=None if tasks is None else tuple(tasks), make=make, actions=actions, options=dict(options or {})
+        )
+    if FAMILIES.setdefault(name, new) != new:
+        raise InputError(f"env family: {name!r} is registered already; allowed: another name")
+
+
+def _check_family_name(name: str) -> None:
+    if not isinstance(name, str) or not name or "/" in name or name != "".join(name.split()):
+        raise InputError(f"env family: {name!r} is not allowed; allowed: a name without slashes and spaces")
+
+
+def _check_entry_point(name: str, entry_point: str) -> None:
+    module, _, attribute = entry_point.partition(":")
+    if not module or not attribute:
+        raise InputError(f"entry_point: {entry_point!r} of {name!r} is not allowed; allowed: 'module:attribute'")
+
+
+def _check_tasks(name: str, tasks: Sequence[str] | None, actions: ActionKind | Mapping[str, ActionKind] | None) -> None:
+    if isinstance(tasks, str) or (tasks is not None and (not tasks or not all(tasks))):
+        raise InputError(f"tasks: {tasks!r} of {name!r} is not allowed; allowed: a sequence of names, or None")
+    if isinstance(actions, Mapping) and set(actions) != set(tasks or ()):
+        raise InputError(f"actions: {sorted(actions)} of {name!r} are not its tasks; allowed: one entry for each task")
+    kinds = list(actions.values()) if isinstance(actions, Mapping) else [actions]
+    for kind in kinds:
+        if kind is not None and kind not in get_args(ActionKind):
+            raise unknown("actions", str(kind), get_args(ActionKind))
+
+
+for _name in ("atari", "dmc", "minatar", "toy", "gym"):
+    register_env(_name, entry_point=f"playvirtual.envs.{_name}:FAMILY")
 
 
 def make(
-    task: str, lanes: int, *, training: bool, config: EnvironmentConfig, workers: int | None = None
-) -> Environment:
-    """`lanes` lanes of `task`; what a lost life means depends on whether it is for `training`.
+    task: str, num_envs: int, *, training: bool, config: EnvironmentConfig, num_workers: int | None = None
+) -> VectorEnv:
+    """`num_envs` environments of `task`; whether a lost life is `terminated` may depend on `training`.
 
-    DMControl's and Atari's lanes are shared out over `workers` processes, by default over as many as pay within this
-    run's share of the cores; the others are too quick for that. A single Atari lane can get its next game ready.
+    Environments of families that say so are divided among `num_workers` worker processes, by default as many as
+    `num_workers_for` says; all others are played in this process.
     """
     check(task)
-    kind, name = _split(task)
-    workers = _workers(kind, lanes) if workers is None else min(workers, lanes)
-    if kind in LANES_PER_PROCESS and workers > 1:
-        from playvirtual.envs.parallel import ParallelLanes
+    own = env_family(task)
+    num_workers = num_workers_for(task, num_envs) if num_workers is None else min(num_workers, num_envs)
+    if own.envs_per_worker is not None and num_workers > 1:
+        from playvirtual.envs.async_vector import AsyncVectorEnv
 
-        return ParallelLanes(task, lanes, training=training, config=config, workers=workers)
-    if kind == "atari":
-        from playvirtual.envs.ahead import Ahead
-        from playvirtual.envs.atari import Atari
-
-        by_lives = training and config.life_loss_is_terminal
-        game = partial(Atari, name, lanes, lost_life_is_terminal=by_lives, config=config)
-        return Ahead(game) if lanes == 1 else game()
-    single = _single(kind, name, config)
-    return Lanes(
-        [single() for _ in range(lanes)],
+        return AsyncVectorEnv(task, num_envs, training=training, config=config, num_workers=num_workers)
+    if own.make_vector is not None:
+        return own.make_vector(_split(task)[1], num_envs, training=training, config=config)
+    return SyncVectorEnv(
+        [_make_single(task, config) for _ in range(num_envs)],
         action_repeat=config.action_repeat,
         max_frames=config.max_episode_frames,
     )
 
 
+def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
+    factory = env_family(task).make
+    assert factory is not None, task
+    env = factory(_split(task)[1], config)
+    if isinstance(env, gymnasium.Env):
+        from playvirtual.envs.gym import wrap
+
+        return wrap(env, task, config)
+    return env
+
+
+def num_workers_for(task: str, num_envs: int) -> int:
+    """How many worker processes pay for that many environments within this run's share of the cores; 1: none."""
+    per_worker = env_family(task).envs_per_worker
+    if per_worker is None or os.name != "posix":
+        return 1
+    return max(1, min(num_envs // per_worker, own_cores()))
+
+
 def family(task: str) -> str:
-    """The part before the first slash: "atari", "dmc", "minatar", "toy" or "gym"."""
+    """The name of the task's family, the part before the first slash: "atari", "dmc", "gym", …."""
     return _split(task)[0]
+
+
+def env_family(task: str) -> EnvFamily:
+    """The registered family of the task."""
+    return _load(family(task))
+
+
+def entry_point(task: str) -> str:
+    """Where another process finds the task's family, "module:attribute"; an InputError for a family that has none."""
+    name = family(task)
+    found = FAMILIES[name]
+    if not isinstance(found, str):
+        raise InputError(
+            f"env family: {name!r} is registered by a factory of this process alone, which no worker process can call; "
+            "allowed: families registered with `entry_point`"
+        )
+    return found
+
+
+def action_kind(task: str) -> ActionKind:
+    """Whether the task's actions are discrete or continuous; a task that does not say is made once to find out."""
+    check_name(task)
+    actions, name = env_family(task).actions, _split(task)[1]
+    if actions is None:
+        return _found_action_kind(task)
+    return actions if isinstance(actions, str) else actions[name]
+
+
+@cache
+def _found_action_kind(task: str) -> ActionKind:
+    config = EnvironmentConfig(
+        frame_stack=1,
+        stack_fill="zeros",
+        image_size=84,
+        grayscale=False,
+        action_repeat=1,
+        max_episode_frames=0,
+        life_loss_is_terminal=False,
+        reward_clip=0.0,
+    )
+    known = {option.name for option in fields(config)}
+    changes = {option: value for option, value in env_family(task).options.items() if option in known}
+    env = make(task, 1, training=False, config=replace(config, **changes))
+    env.close()
+    return "discrete" if isinstance(env.action_space, spaces.Discrete) else "continuous"
 
 
 def check(task: str) -> None:
     """Raises an `InputError` unless the task can be made here."""
     check_name(task)
-    if family(task) == "dmc":
-        from playvirtual.envs.dmc import require_package
+    check_installed = env_family(task).check_installed
+    if check_installed is not None:
+        check_installed()
 
-        require_package()
+
+def check_options(task: str, config: EnvironmentConfig) -> None:
+    """Raises an `InputError` for options that the task's environments cannot have."""
+    check = env_family(task).check_options
+    if check is not None:
+        check(_split(task)[1], config)
+
+
+def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
+    """Raises an `InputError` unless the options are those that the task alone has."""
+    for name, value in only.items():
+        if (wanted := getattr(config, name)) != value:
+            raise InputError(
+                f"{name}: {wanted} is not allowed; allowed: {value}, as {task} shows a grid, not a picture"
+            )
 
 
 def check_name(task: str) -> None:
-    """Raises an `InputError` with the nearest valid name unless there is a task of that one, installed or not."""
+    """Raises an `InputError` with the nearest valid name unless there is such a task, installed or not."""
     kind, name = _split(task)
-    if kind == "gym":
-        from playvirtual.envs.gym import check_id
-
-        check_id(name)
-    elif name not in _names(kind):
+    own = _load(kind)
+    if own.tasks is None:
+        if own.check_task is not None:
+            own.check_task(name)
+    elif name not in own.task_names():
         elsewhere = next((known for known in task_names() if known.partition("/")[2] == name), None)
-        raise unknown("task", task, (f"{kind}/{known}" for known in _names(kind)), elsewhere)
+        raise unknown("task", task, (f"{kind}/{known}" for known in own.task_names()), elsewhere)
 
 
 def task_names() -> list[str]:
-    """Every task but Gymnasium's, the 26 games of Atari-100k first."""
-    return [f"{kind}/{name}" for kind in FAMILIES if kind != "gym" for name in _names(kind)]
+    """Every task of the families that list theirs (Gymnasium's do not), the 26 games of Atari-100k first."""
+    load_extensions()
+    return [f"{kind}/{name}" for kind in FAMILIES for name in _load(kind).task_names()]
+
+
+def _load(name: str) -> EnvFamily:
+    """The family of that name, imported if it is registered by its entry point."""
+    found = FAMILIES[name]
+    if not isinstance(found, str):
+        return found
+    try:
+        loaded = resolve(found)
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"env family: {name!r} cannot be loaded from {found!r}: {reason}") from error
+    if not isinstance(loaded, EnvFamily):
+        raise InputError(f"env family: {found!r} of {name!r} is {loaded!r}; allowed: an EnvFamily")
+    return loaded
 
 
 def _split(task: str) -> tuple[str, str]:
     """The family, which must exist, and the rest, which may hold more slashes (`gym/ALE/Pong-v5`)."""
+    load_extensions()
     kind, slash, name = task.partition("/")
     if task in FAMILIES:
-        example = f"such as {task}/{_names(task)[0]}" if task != "gym" else "gym/<id> among them"
+        names = _load(task).task_names()
+        example = f"such as {task}/{names[0]}" if names else f"{task}/<id> among them"
         raise InputError(
             f"task: {task!r} is a family and not a task; allowed: what `playvirtual list tasks` shows, {example}"
         )
@@ -98,51 +289,3 @@ def _split(task: str) -> tuple[str, str]:
     if kind not in FAMILIES:
         raise unknown("task family", kind, FAMILIES)
     return kind, name
-
-
-def _names(kind: str) -> list[str]:
-    """The names of one family that has a fixed list of them."""
-    if kind == "atari":
-        from playvirtual.envs.atari import games
-
-        return games()
-    if kind == "dmc":
-        from playvirtual.envs.dmc import task_names as dmc_tasks
-
-        return dmc_tasks()
-    if kind == "minatar":
-        from playvirtual.envs.minatar import GAMES
-
-        return list(GAMES)
-    return list(TOYS)
-
-
-def _workers(kind: str, lanes: int) -> int:
-    """How many processes pay for that many lanes; 1: none."""
-    if kind not in LANES_PER_PROCESS or os.name != "posix":
-        return 1
-    return max(1, min(lanes // LANES_PER_PROCESS[kind], share()))
-
-
-def _single(kind: str, name: str, config: EnvironmentConfig) -> Callable[[], Single]:
-    """How to build one environment of a family that is played lane by lane."""
-    size, grayscale = config.image_size, config.grayscale
-    if kind == "dmc":
-        from playvirtual.envs.dmc import Control
-
-        return lambda: Control(name, size, grayscale=grayscale)
-    if kind == "minatar":
-        from playvirtual.envs.minatar import MinAtar
-
-        return lambda: MinAtar(name)
-    if kind == "gym":
-        from playvirtual.envs.gym import Gym
-
-        return lambda: Gym(name, size, grayscale=grayscale)
-    if name == "catch":
-        from playvirtual.envs.toy_catch import Catch
-
-        return Catch
-    from playvirtual.envs.toy_reach import Reach
-
-    return lambda: Reach(size, grayscale=grayscale)

@@ -1,39 +1,42 @@
-"""The paper's method on its own: virtual trajectories for any agent. Needs torch alone.
+"""The paper's method on its own: virtual trajectories and self-prediction for any agent. Needs torch alone.
 
-`virtual` reads like Section 3 of the paper, `actions` says where virtual actions come from, `dynamics` holds
-the models h and b, `projection` the metric spaces.
+`virtual` reads like Section 3 of the paper, `objective` joins prediction and cycles, `samplers` says where virtual
+actions come from, `dynamics` holds the models h and b, `projection` the metric spaces.
 """
 
+from playvirtual.kernels.rollout import rescale
 from playvirtual.method.actions import ActionSpace, BoxActions, DiscreteActions, action_space
-from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, rescale
+from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, Dynamics, RolloutBatch, as_dynamics
+from playvirtual.method.objective import Augmentation, RandomInputs, SelfPrediction, Targets
 from playvirtual.method.projection import DISTANCES, ProjectionHead, cosine_distance, squared_distance
-from playvirtual.method.virtual import (
-    VirtualTrajectories,
-    cycle,
-    endpoint,
-    gaussian_ramp_up,
-    prediction_loss,
-    rollout,
-    total_objective,
-)
+from playvirtual.method.samplers import Perturbed, Sampler, SamplerInput, Uniform
+from playvirtual.method.virtual import VirtualTrajectories, cycle, gaussian_ramp_up, prediction_loss
 
 __all__ = [
     "DISTANCES",
     "ActionSpace",
+    "Augmentation",
     "BoxActions",
     "ConvDynamics",
     "DenseDynamics",
     "DiscreteActions",
+    "Dynamics",
+    "Perturbed",
     "ProjectionHead",
+    "RandomInputs",
+    "RolloutBatch",
+    "Sampler",
+    "SamplerInput",
+    "SelfPrediction",
+    "Targets",
+    "Uniform",
     "VirtualTrajectories",
     "action_space",
+    "as_dynamics",
     "cosine_distance",
     "cycle",
-    "endpoint",
     "gaussian_ramp_up",
     "prediction_loss",
     "rescale",
-    "rollout",
     "squared_distance",
-    "total_objective",
 ]

@@ -2,25 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from playvirtual.method import kernels
+from playvirtual import kernels
+from playvirtual.kernels import rollout as rollout_kernels
+from playvirtual.kernels.rollout import rescale
 from playvirtual.method.actions import ActionSpace, DiscreteActions
 
-if kernels.AVAILABLE:
-    from playvirtual.method import fused
+Step = Callable[[Tensor, Tensor], Tensor]  # (N, …), (N, …a) -> (N, …)
 
 
-def rescale(z: Tensor, eps: float = 1e-6) -> Tensor:
-    """Min-max rescales every sample to [0, 1]; a constant sample becomes 0 instead of NaN."""
-    dims = tuple(range(1, z.dim()))
-    low, high = z.amin(dims, keepdim=True), z.amax(dims, keepdim=True)
-    return (z - low) / (high - low).clamp_min(eps)
+class RolloutBatch(NamedTuple):
+    """N trajectories that start in z and follow `actions`; their BatchNorm statistics are their own."""
+
+    z: Tensor  # (N, …), or (N/M, …): then each state is the start of M consecutive trajectories
+    actions: Tensor  # (N, K, …a)
+    last_only: bool = False  # the result is ẑ_{t+K} alone, (N, 1, …), instead of all K states
+
+    def starts(self) -> Tensor:
+        """The state in which each trajectory starts, (N, …)."""
+        M = len(self.actions) // max(len(self.z), 1)
+        return self.z if M == 1 else self.z.repeat_interleave(M, 0)
 
 
-class ConvDynamics(nn.Module):
+class Dynamics(nn.Module):
+    """A latent dynamics model: one step `forward(z, a)`, and rollouts of many steps.
+
+    A subclass defines `forward`. One that can roll out faster than step by step overrides `rollouts`.
+    """
+
+    def rollout(self, z: Tensor, actions: Tensor) -> Tensor:  # (N, …), (N, K, …a) -> (N, K, …)
+        """Eq. 1: ẑ_{t+k+1} = h(ẑ_{t+k}, a_{t+k}) from ẑ_t = z_t."""
+        return self.rollouts(RolloutBatch(z, actions))[0]
+
+    def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
+        """The states (N, K, …) of every batch, or its last ones (N, 1, …); the batches do not influence each other.
+
+        With `frozen`, gradients pass through to z and do not reach the model's parameters.
+        """
+        step = self._frozen_step() if frozen else self
+        return [_step_by_step(step, batch) for batch in batches]
+
+    def _frozen_step(self) -> Step:
+        detached = {name: p.detach() for name, p in self.named_parameters()}
+
+        def step(z: Tensor, a: Tensor) -> Tensor:
+            out: Tensor = functional_call(self, detached, (z, a))
+            return out
+
+        return step
+
+
+def _step_by_step(step: Step, batch: RolloutBatch) -> Tensor:
+    z, states = batch.starts(), []
+    for a in batch.actions.unbind(1):  # (N, K, …a) -> K × (N, …a)
+        z = step(z, a)
+        if not batch.last_only:
+            states.append(z)
+    return z[:, None] if batch.last_only else torch.stack(states, 1)
+
+
+def _joined(batches: Sequence[RolloutBatch]) -> tuple[Tensor, Tensor]:
+    """The starts (N, …) and the actions (N, K, …a) of all batches together."""
+    if len(batches) == 1:
+        return batches[0].starts(), batches[0].actions
+    return torch.cat([batch.starts() for batch in batches]), torch.cat([batch.actions for batch in batches])
+
+
+class StepDynamics(Dynamics):
+    """Any function or module (z, a) -> z of the next step as a `Dynamics`."""
+
+    def __init__(self, model: Step) -> None:
+        super().__init__()
+        self.model = model  # a module becomes a part of this one, so that its parameters are known
+
+    def forward(self, z: Tensor, a: Tensor) -> Tensor:
+        return self.model(z, a)
+
+
+def as_dynamics(model: Step) -> Dynamics:
+    """The model itself if it is a `Dynamics`, else the model step by step."""
+    return model if isinstance(model, Dynamics) else StepDynamics(model)
+
+
+class ConvDynamics(Dynamics):
     """Two 3×3 convolutions on z with the action as one-hot planes, as in SPR: (z, a) -> z of the next step.
 
     A one-hot plane is constant, so its share of the first convolution is one map per action: it is computed for
@@ -50,28 +121,32 @@ class ConvDynamics(nn.Module):
     def forward(self, z: Tensor, a: Tensor) -> Tensor:  # (N, C, H, W), (N,) -> (N, C, H, W)
         one_hot = self.actions.encode(a).to(z.dtype)  # (N, |A|)
         height, width = z.shape[2:]
-        of_action = (one_hot @ self.action_maps(height, width)).view(-1, height, width, self.channels)
-        x = F.conv2d(z, self.conv1.weight[:, : self.channels], padding=1) + of_action.permute(0, 3, 1, 2)
-        x = self.bn(F.relu(x))
-        return rescale(F.relu(self.conv2(x)))
+        action_map = (one_hot @ self.action_maps(height, width)).view(-1, height, width, self.channels)
+        w1 = self.conv1.weight[:, : self.channels]
+        return rollout_kernels.step(z, action_map.permute(0, 3, 1, 2), w1, self.bn, self.conv2.weight, self.conv2.bias)
 
-    def unroll_two_batches(
-        self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False
-    ) -> tuple[Tensor, Tensor] | None:
-        """K steps of two batches at once by fused kernels; None where they cannot be used.
+    def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
+        """By the fused kernels where they can be used: one launch per step for all states of one batch and the last
+        states of another; else step by step."""
+        if not all(self._is_fusible(batch) for batch in batches):
+            return super().rollouts(*batches, frozen=frozen)
+        if [batch.last_only for batch in batches] == [False, True]:
+            return self._fused(*batches, frozen=frozen)
+        return [found for batch in batches for found in self._fused(batch, frozen=frozen)]
 
-        z (N, C, H, W), actions (N, K). Returns all states (first, K, C, H, W) of the first `first` samples and the last
-        ones (N − first, C, H, W) of the others; each of the two has its own batch statistics. `frozen` keeps gradients
-        from the parameters. The kernels want a GPU with Triton, training mode, and maps of at most 64 positions with
-        16 to 128 channels.
-        """
-        small = z.shape[2] * z.shape[3] <= 64 and self.channels in (16, 32, 64, 128)
-        if not (kernels.in_use() and z.is_cuda and small and self.training and actions.shape[1]):
-            return None
+    def _is_fusible(self, batch: RolloutBatch) -> bool:
+        """The kernels need a GPU with Triton, training mode, maps of at most 64 positions and 16 to 128 channels."""
+        small = batch.z.shape[2] * batch.z.shape[3] <= 64 and self.channels in (16, 32, 64, 128)
+        return kernels.in_use() and batch.z.is_cuda and small and self.training and batch.actions.shape[1] > 0
+
+    def _fused(self, *batches: RolloutBatch, frozen: bool) -> list[Tensor]:
+        """One batch, or two of which the first keeps all states and the second its last ones."""
+        z, actions = _joined(batches)
         z = kernels.low_precision(z)
+        height, width = z.shape[2:]
         assert self.conv2.bias is not None
         weights: tuple[Tensor, ...] = (
-            self.action_maps(z.shape[2], z.shape[3]).float(),
+            self.action_maps(height, width).float(),
             self.conv1.weight[:, : self.channels],
             self.bn.weight,
             self.bn.bias,
@@ -80,15 +155,16 @@ class ConvDynamics(nn.Module):
         )
         if frozen:
             weights = tuple(w.detach() for w in weights)
-        ahead, last, sums = fused.rollout(z, actions, *weights, first=first)
-        for batch, samples in enumerate((first, len(z) - first)):
+        kept = sum(len(batch.actions) for batch in batches if not batch.last_only)  # trajectories that keep all states
+        states, last, sums = rollout_kernels.fused(z, actions, *weights, num_kept=kept)
+        for group, samples in enumerate((kept, len(z) - kept)):
             if samples:
-                self._follow_statistics(sums[:, batch], samples * z.shape[2] * z.shape[3])
-        return ahead.transpose(0, 1), last
+                self.update_running_statistics(sums[:, group], samples * height * width)
+        return [last[:, None] if batch.last_only else states.transpose(0, 1) for batch in batches]
 
     @torch.no_grad()
-    def _follow_statistics(self, sums: Tensor, count: int) -> None:
-        """Moves BatchNorm's running statistics as K single steps with these sums (K, 2, C) would have."""
+    def update_running_statistics(self, sums: Tensor, count: int) -> None:
+        """Moves BatchNorm's running statistics as K single steps with these sums of x and x² (K, 2, C) would have."""
         steps, momentum = len(sums), self.bn.momentum or 0.0
         mean = sums[:, 0] / count
         variance = (sums[:, 1] / count - mean.square()) * (count / (count - 1))
@@ -98,7 +174,7 @@ class ConvDynamics(nn.Module):
                 running.mul_((1.0 - momentum) ** steps).add_((share[:, None] * seen).sum(0))
 
 
-class DenseDynamics(nn.Module):
+class DenseDynamics(Dynamics):
     """Two fully connected layers with LayerNorm and ReLU between them, as in DBC: (z, a) -> z of the next step."""
 
     def __init__(self, latent: int, actions: ActionSpace, hidden: int, *, rescaled: bool = False) -> None:
@@ -113,17 +189,19 @@ class DenseDynamics(nn.Module):
         z = self.fc2(F.relu(self.ln(self.fc1(x))))
         return rescale(z) if self.rescaled else z
 
-    def unroll_two_batches(
-        self, z: Tensor, actions: Tensor, first: int, *, frozen: bool = False
-    ) -> tuple[Tensor, Tensor] | None:
-        """K steps of two batches at once, as in `ConvDynamics`: no sample here knows of the others.
-
-        With `frozen` parameters, or no step to take, None: that is left to whoever takes single steps.
-        """
-        if frozen or not actions.shape[1]:
-            return None
-        states = []
+    def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
+        """All batches in one pass, since no sample here knows of the others; frozen ones and those without a step or
+        with different numbers of steps are left to single steps."""
+        steps = {batch.actions.shape[1] for batch in batches}
+        if frozen or len(steps) > 1 or 0 in steps:
+            return super().rollouts(*batches, frozen=frozen)
+        sizes = [len(batch.actions) for batch in batches]
+        z, actions = _joined(batches)
+        steps_of_parts = []
         for a in actions.unbind(1):
             z = self(z, a)
-            states.append(z[:first])
-        return torch.stack(states, 1), z[first:]
+            steps_of_parts.append(z.split(sizes))
+        found = []
+        for batch, states in zip(batches, zip(*steps_of_parts, strict=True), strict=True):
+            found.append(states[-1][:, None] if batch.last_only else torch.stack(states, 1))
+        return found

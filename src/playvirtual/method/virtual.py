@@ -7,57 +7,45 @@ Shapes: B samples, K steps, M virtual trajectories per sample, "…" the shape o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from playvirtual.method.actions import action_space
+from playvirtual.method.dynamics import Dynamics, RolloutBatch, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance
+from playvirtual.method.samplers import PolicyFunction, Sampler, SamplerInput, Uniform, check_nonnegative
 
 CONSTRAINTS = ("end", "every")
-SAMPLINGS = ("uniform", "perturbed")
 
-Dynamics = Callable[[Tensor, Tensor], Tensor]  # (N, …), (N, …a) -> (N, …)
 Distance = Callable[[Tensor, Tensor], Tensor]  # (…, D), (…, D) -> (…)
 Features = Callable[[Tensor], Tensor]  # (N, …) -> (N, D)
 
 
-def rollout(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
-    """Eq. 1: ẑ_{t+k+1} = h(ẑ_{t+k}, a_{t+k}) from ẑ_t = z_t."""
-    if (unrolled := _unroll(model, z, actions, len(z))) is not None:
-        return unrolled[0]
-    states = []
-    for a in actions.unbind(1):  # (N, K, …a) -> K × (N, …a)
-        z = model(z, a)
-        states.append(z)
-    return torch.stack(states, 1)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
+def cycle(
+    h: Dynamics,
+    b: Dynamics,
+    z: Tensor,
+    actions: Tensor,
+    z_hat: Tensor | None = None,
+    *,
+    train_h: bool = True,
+    every_step: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Definition 1: K steps forward by h, then (Eq. 3) the same actions in reverse back by b.
 
-
-def endpoint(model: Dynamics, z: Tensor, actions: Tensor) -> Tensor:
-    """ẑ_{t+K} alone, (N, …): the last state of `rollout`, the others not kept."""
-    if (unrolled := _unroll(model, z, actions, 0)) is not None:
-        return unrolled[1]
-    for a in actions.unbind(1):
-        z = model(z, a)
-    return z
-
-
-def _unroll(model: Dynamics, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
-    """From a model that takes many steps at once: `first` samples' states, the others' last ones; else None."""
-    unroll = getattr(model, "unroll_two_batches", None)
-    return None if unroll is None else unroll(z, actions, first)
-
-
-def cycle(h: Dynamics, b: Dynamics, z: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Definition 1: K steps forward by h, then (Eq. 3) the same actions in reverse back by b."""
-    z_hat = rollout(h, z, actions)  # (N, K, …): ẑ_{t+1} … ẑ_{t+K}
-    z_cycle = rollout(b, z_hat[:, -1], actions.flip(1))  # (N, K, …): z′_{t+K−1} … z′_t
-    return z_hat, z_cycle.flip(1)  # z′_t … z′_{t+K−1}
+    z (N, …), actions (N, K, …a), or z (N/M, …) with M trajectories from each state. Returns ẑ_{t+1} … ẑ_{t+K} and
+    z′_t … z′_{t+K−1}, (N, K, …) each; without `every_step` ẑ_{t+K} and z′_t alone, (N, 1, …) each. `z_hat` is what h
+    has made of these trajectories already, if it has.
+    """
+    if z_hat is None:
+        (z_hat,) = h.rollouts(RolloutBatch(z, actions, last_only=not every_step), frozen=not train_h)
+    z_hat_K = z_hat[:, -1] if every_step else z_hat.flatten(0, 1)
+    (z_cycle,) = b.rollouts(RolloutBatch(z_hat_K, actions.flip(1), last_only=not every_step))
+    return z_hat, z_cycle.flip(1) if every_step else z_cycle
 
 
 def prediction_loss(z_hat: Tensor, z_tilde: Tensor, d: Distance, mask: Tensor | None = None) -> Tensor:
@@ -73,103 +61,84 @@ def gaussian_ramp_up(step: Tensor | float, i_end: int, maximum: float = 1.0) -> 
     return maximum * torch.exp(-5.0 * (1.0 - progress) ** 2)
 
 
-def total_objective(
-    rl: Tensor, pred: Tensor, cyc: Tensor, lambda_pred: float | Tensor, lambda_cyc: float | Tensor
-) -> Tensor:
-    """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc, per sample (B,)."""
-    return rl + lambda_pred * pred + lambda_cyc * cyc
-
-
-class Frozen:
-    """The same function of (z, a) as `model`; gradients pass through to z but do not reach its parameters."""
-
-    def __init__(self, model: Dynamics) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model: {model!r} is no nn.Module; what else may learn in it cannot be known")
-        self._model = model
-
-    def __call__(self, z: Tensor, a: Tensor) -> Tensor:
-        detached = {name: p.detach() for name, p in self._model.named_parameters()}
-        out: Tensor = functional_call(self._model, detached, (z, a))
-        return out
-
-    def unroll_two_batches(self, z: Tensor, actions: Tensor, first: int) -> tuple[Tensor, Tensor] | None:
-        unroll = getattr(self._model, "unroll_two_batches", None)
-        return None if unroll is None else unroll(z, actions, first, frozen=True)
-
-
 class VirtualTrajectories(nn.Module):
     """The paper's contribution as one module: λ_cyc(i) · L_cyc over M virtual trajectories of K steps.
 
-    aux = VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q, actions=space, horizon=9, copies=12)
+    aux = VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q, actions=space, K=9, M=12)
     loss = rl_loss + aux(z, target, step=i).mean()
 
-    `forward` and `backward` take (z, a) to a state of z's shape; those that have a method `unroll_two_batches`, as the
-    models here do, are asked for many steps at once. Without `projector` the cycle is compared in the latent space
-    itself. `target` is what the cycle must come back to, in that metric space and without gradient: g_m(z̃_t), or
-    flattened z̃_t; (B, D), or (B, M, D) for one augmented view per trajectory.
+    `forward` and `backward` are any models (z, a) -> z of the next step; a `Dynamics` may roll out many steps at once.
+    Without `projector` the cycle is compared in the latent space itself. `target` is what the cycle must come back to,
+    in that metric space and without gradient: g_m(z̃_t), or flattened z̃_t; (B, D), or (B, M, D) for one augmented view
+    per trajectory. `sampler` draws the virtual actions, uniformly by default.
     """
 
     def __init__(
         self,
         *,
-        forward: Dynamics,
-        backward: Dynamics,
+        forward: Step,
+        backward: Step,
         actions: Any,
-        horizon: int,
-        copies: int,
+        K: int,
+        M: int,
         projector: Features | None = None,
         predictor: Features | None = None,
         target_projector: Features | None = None,
         distance: Distance = cosine_distance,
         constraint: Literal["end", "every"] = "end",
-        sampling: Literal["uniform", "perturbed"] = "uniform",
-        sigma: float = 0.05,
-        update_forward: bool = True,
+        sampler: Sampler | None = None,
+        train_forward: bool = True,
         i_end: int = 50_000,
-        lambda_max: float = 1.0,
+        lambda_cyc_max: float = 1.0,
     ) -> None:
         super().__init__()
-        for name, value, allowed in (("constraint", constraint, CONSTRAINTS), ("sampling", sampling, SAMPLINGS)):
-            if value not in allowed:
-                raise ValueError(f"{name}: {value!r} is not known; allowed: {', '.join(allowed)}")
-        for name, number in (("horizon", horizon), ("copies", copies), ("i_end", i_end)):
+        if constraint not in CONSTRAINTS:
+            raise ValueError(f"constraint: {constraint!r} is not known; allowed: {', '.join(CONSTRAINTS)}")
+        for name, number in (("K", K), ("M", M), ("i_end", i_end)):
             if not isinstance(number, Integral) or int(number) < 0:
                 raise ValueError(f"{name}: {number!r} is not allowed; allowed: whole numbers from 0 on")
-        for name, size in (("sigma", sigma), ("lambda_max", lambda_max)):
-            if not isinstance(size, Real) or not 0 <= float(size) < math.inf:
-                raise ValueError(f"{name}: {size!r} is not allowed; allowed: finite numbers from 0 on")
+        check_nonnegative("lambda_cyc_max", lambda_cyc_max)
         for name, head in (("predictor", predictor), ("target_projector", target_projector)):
             if projector is None and head is not None:
                 raise ValueError(f"{name}: is not allowed without a projector, which it follows; allowed: None")
-        self.h, self.b = forward, backward
+        if not train_forward and not isinstance(forward, nn.Module):
+            raise TypeError(f"forward: {forward!r} is not an nn.Module, so its parameters cannot be left untrained")
+        self.h, self.b = as_dynamics(forward), as_dynamics(backward)
         self.g, self.q = projector, predictor
         self.g_m = projector if target_projector is None else target_projector
         self.actions = action_space(actions)
-        self.K, self.M = horizon, copies
-        self.d, self.constraint = distance, constraint
-        self.sampling, self.sigma = sampling, sigma
-        self._frozen_h = None if update_forward else Frozen(forward)
-        self.takes_endpoints = update_forward and constraint == "end"
-        self.i_end, self.lambda_max = i_end, lambda_max
+        self.K, self.M = K, M
+        self.d, self.every_step, self.train_forward = distance, constraint == "every", train_forward
+        self.sampler = Uniform() if sampler is None else sampler
+        self.i_end, self.lambda_cyc_max = i_end, lambda_cyc_max
+
+    def lambda_cyc(self, step: Tensor | float) -> Tensor:
+        """The weight of the cycle loss at `step`: the Gaussian ramp-up to its maximum."""
+        return gaussian_ramp_up(step, self.i_end, self.lambda_cyc_max)
 
     def draw(
         self,
-        count: int,
+        batch_size: int,
         device: torch.device,
         generator: torch.Generator | None = None,
+        *,
         recorded: Tensor | None = None,
+        z: Tensor | None = None,
+        policy: PolicyFunction | None = None,
     ) -> Tensor:
-        """(B, M, K, …a) for B = `count`: virtual actions of every trajectory; `recorded` (B, K, …a) are perturbed."""
-        if self.sampling == "uniform":
-            return self.actions.uniform((count, self.M, self.K), generator, device)
-        if recorded is None:
-            raise ValueError("sampling='perturbed' needs the recorded actions (B, K, …)")
-        if recorded.shape[:2] != (count, self.K):
-            shape = f"({count}, {self.K}, …)"
+        """(B, M, K, …a): virtual actions by the sampler, which sees the recorded ones (B, K, …a) and the states z."""
+        if recorded is not None and recorded.shape[:2] != (batch_size, self.K):
+            shape = f"({batch_size}, {self.K}, …)"
             raise ValueError(f"recorded: {tuple(recorded.shape)} is not allowed; allowed: {shape}")
-        copies = recorded[:, None].expand(-1, self.M, *recorded.shape[1:])
-        return self.actions.perturb(copies, self.sigma, generator)
+        seen = SamplerInput(
+            self.actions, batch_size, self.M, self.K, device, generator, recorded, z, self.h, policy
+        )  # fmt: skip
+        with torch.no_grad():
+            drawn = self.sampler(seen)
+        if drawn.shape[:3] != (batch_size, self.M, self.K):
+            shape = f"({batch_size}, {self.M}, {self.K}, …)"
+            raise ValueError(f"sampler: it gave actions of shape {tuple(drawn.shape)}; allowed: {shape}")
+        return drawn
 
     def project(self, z: Tensor) -> Tensor:
         """The online side of the metric: q(g(z)), or z flattened. (N, …) -> (N, D)."""
@@ -177,42 +146,40 @@ class VirtualTrajectories(nn.Module):
             return z.flatten(1)
         return self.q(self.g(z)) if self.q is not None else self.g(z)
 
-    def foresee(self, z: Tensor, recorded: Tensor, virtual: Tensor) -> tuple[Tensor, Tensor | None]:
-        """ẑ along the recorded actions (B, K, …a), and what `loss` may take as `ahead` for the virtual ones.
+    def rollout(self, z: Tensor, recorded: Tensor, virtual: Tensor) -> tuple[Tensor, Tensor | None]:
+        """ẑ along the recorded actions (B, K, …), and along the virtual ones what `loss` takes as `z_hat`.
 
-        One pass of h for both, each with its own batch statistics, where h can and nothing keeps them apart.
+        One pass of h serves both, each with its own batch statistics. Where every step counts or h is not to learn
+        from cycles, `loss` rolls the virtual trajectories out itself, and the second is None.
         """
-        if self.takes_endpoints and virtual.numel() and hasattr(self.h, "unroll_two_batches"):
-            starts = torch.cat([z, z.repeat_interleave(self.M, 0)])
-            steps = torch.cat([recorded, virtual.flatten(0, 1)])
-            if (unrolled := _unroll(self.h, starts, steps, len(z))) is not None:
-                return unrolled
-        return rollout(self.h, z, recorded), None
+        alone = RolloutBatch(z, recorded)
+        if self.every_step or not self.train_forward or not virtual.numel():
+            return self.h.rollouts(alone)[0], None
+        z_hat, z_hat_K = self.h.rollouts(alone, RolloutBatch(z, virtual.flatten(0, 1), last_only=True))
+        return z_hat, z_hat_K
 
-    def loss(self, z: Tensor, target: Tensor, actions: Tensor, ahead: Tensor | None = None) -> Tensor:
+    def loss(self, z: Tensor, target: Tensor, actions: Tensor, z_hat: Tensor | None = None) -> Tensor:
         """Eq. 4: L_cyc = 1/M Σ_m d_M(z′_t, z̃_t) along the given actions (B, M, K, …a). Returns (B,).
 
-        `ahead` (B·M, …) is ẑ_{t+K} of the trajectories where h has made it already and the module `takes_endpoints`:
-        not if every step counts or if h is not to learn from cycles.
+        `z_hat` (B·M, 1, …) is ẑ_{t+K} of the trajectories, where `rollout` has made it.
         """
-        if ahead is not None and not self.takes_endpoints:
-            raise ValueError("ahead: is not allowed where every step counts or h is not to learn; allowed: None")
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
-        if target.shape[:-1] not in ((B,), (B, M)):  # others would be broadcast to something nobody means
+        if target.shape[:-1] not in ((B,), (B, M)):  # any other shape would broadcast to something else
             raise ValueError(f"target: {tuple(target.shape)} is not allowed; allowed: ({B}, D) or ({B}, {M}, D)")
-        h = self._frozen_h or self.h
-        z, actions = z.repeat_interleave(M, 0), actions.flatten(0, 1)  # (B·M, …), (B·M, K, …a)
-        if self.constraint == "every":
-            z_hat, z_cycle = cycle(h, self.b, z, actions)  # (B·M, K, …)
-            end, inner = z_cycle[:, 0], self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
-        else:
-            ahead = endpoint(h, z, actions) if ahead is None else ahead
-            end, inner = endpoint(self.b, ahead, actions.flip(1)), 0.0  # (B·M, …): z′_t
+        if z_hat is not None and (self.every_step or not self.train_forward):
+            raise ValueError("z_hat: is not allowed where every step counts or h is not to learn; allowed: None")
+        actions = actions.flatten(0, 1)  # (B·M, K, …a)
+        z_hat, z_cycle = cycle(
+            self.h, self.b, z, actions, z_hat, train_h=self.train_forward, every_step=self.every_step
+        )  # (B·M, K or 1, …)
         if target.dim() == 2:
             target = target[:, None].expand(-1, M, -1)  # (B, M, D)
-        distance: Tensor = inner + self.d(self.project(end).unflatten(0, (B, M)), target.detach())  # (B, M)
+        z_cycle_t = z_cycle[:, 0] if self.every_step else z_cycle.flatten(0, 1)  # (B·M, …): z′_t
+        end = self.project(z_cycle_t).unflatten(0, (B, M))
+        inner = self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M)) if self.every_step else 0.0
+        distance: Tensor = inner + self.d(end, target.detach())  # (B, M)
         return distance.mean(1)
 
     def _inner_steps(self, z_hat: Tensor, z_cycle: Tensor) -> Tensor:
@@ -232,7 +199,9 @@ class VirtualTrajectories(nn.Module):
         *,
         recorded: Tensor | None = None,
         generator: torch.Generator | None = None,
+        policy: PolicyFunction | None = None,
     ) -> Tensor:
-        """λ_cyc(step) · L_cyc per sample, (B,); without `step` the full weight λ_max."""
-        weight = self.lambda_max if step is None else gaussian_ramp_up(step, self.i_end, self.lambda_max)
-        return weight * self.loss(z, target, self.draw(len(z), z.device, generator, recorded))
+        """λ_cyc(step) · L_cyc per sample, (B,); without `step` the full weight λ_cyc_max."""
+        weight = self.lambda_cyc_max if step is None else self.lambda_cyc(step)
+        actions = self.draw(len(z), z.device, generator, recorded=recorded, z=z.detach(), policy=policy)
+        return weight * self.loss(z, target, actions)

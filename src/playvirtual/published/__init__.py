@@ -21,7 +21,7 @@ Table = Mapping[str, Mapping[str, float]]  # method → task → number
 
 
 class Ablation(NamedTuple):
-    """One row of an ablation table; a suite the paper did not run is None."""
+    """One row of an ablation table; the number of a suite that the paper did not run is None."""
 
     study: str
     setting: str
@@ -37,6 +37,7 @@ class Analysis(NamedTuple):
     method: str
     value: float
     std: float | None
+    note: str = ""  # what the paper's run had and the preset `paper` has not
 
 
 @cache
@@ -100,7 +101,7 @@ def ablations() -> tuple[Ablation, ...]:
 def analyses() -> tuple[Analysis, ...]:
     """Every number of the paper's analyses, in its order."""
     return tuple(
-        Analysis(row["analysis"], row["task"], row["method"], float(row["value"]), _number(row["std"]))
+        Analysis(row["analysis"], row["task"], row["method"], float(row["value"]), _number(row["std"]), row["note"])
         for row in _rows("analyses.csv")
     )
 

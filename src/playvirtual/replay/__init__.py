@@ -1,19 +1,23 @@
-"""Experience: every frame stored once on the training device, read back as sequences."""
+"""The replay buffer on the training device, the batches read from it, their samplers, and image augmentation."""
 
-from playvirtual.replay.augmentation import Augmentation, Crop, ImageDraws, intensity, window
-from playvirtual.replay.buffer import Replay
-from playvirtual.replay.returns import NStep, n_step
-from playvirtual.replay.sampling import Priorities, search
+from playvirtual.replay.augmentation import ImageRandoms, RandomCrop, RandomShift
+from playvirtual.replay.batches import RainbowBatch, SacBatch, SequenceBatch, TransitionBatch
+from playvirtual.replay.buffer import ReplayBuffer
+from playvirtual.replay.samplers import BatchSampler, PrioritizedSampler, UniformSampler
+from playvirtual.replay.snapshot import restore_snapshot, snapshot_files
 
 __all__ = [
-    "Augmentation",
-    "Crop",
-    "ImageDraws",
-    "NStep",
-    "Priorities",
-    "Replay",
-    "intensity",
-    "n_step",
-    "search",
-    "window",
+    "BatchSampler",
+    "ImageRandoms",
+    "PrioritizedSampler",
+    "RainbowBatch",
+    "RandomCrop",
+    "RandomShift",
+    "ReplayBuffer",
+    "SacBatch",
+    "SequenceBatch",
+    "TransitionBatch",
+    "UniformSampler",
+    "restore_snapshot",
+    "snapshot_files",
 ]

@@ -1,1 +1,1 @@
-"""Studies: what runs have to say, in numbers, pictures and pages."""
+"""Studies of many runs: sweeps that make them, probes that measure them, reports that compare them."""

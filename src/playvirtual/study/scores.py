@@ -1,4 +1,4 @@
-"""From the scores of runs to the matrices (runs, tasks) that `statistics` takes."""
+"""Scores: matrices (runs, tasks) for statistics, and a run's score as text beside the paper's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from playvirtual import published
+from playvirtual.config.schema import Config
 from playvirtual.errors import InputError, unknown
 from playvirtual.published import hns as hns
+from playvirtual.study.text import counted
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -46,8 +48,8 @@ def published_matrix(suite: str, method: str) -> FloatArray:
 def matrix(scores: Mapping[str, Sequence[float]], tasks: Sequence[str], runs: int | None = None) -> FloatArray:
     """(runs, tasks), a column per task of `tasks`: its first `runs` scores, by default all it has.
 
-    A task with more runs than another would weigh more, and an interval from too few would look like one
-    from enough; so every task gives the same number of runs or the matrix is refused.
+    Every task must have the same number of runs: a task with more would weigh more, and an interval from too few
+    runs would look like one from enough.
     """
     if not tasks:
         raise InputError("tasks: none given; at least one is needed")
@@ -71,3 +73,33 @@ def _dmc_env_steps(suite: str) -> int:
     if suite not in DMC_SUITES:
         raise unknown("suite", suite, SUITES)
     return DMC_SUITES[suite]
+
+
+def run_summary(config: Config, returns: Sequence[float]) -> str:
+    """Mean and spread of the returns; for the paper's games also the HNS and the published scores."""
+    mean, std = float(np.mean(returns)), float(np.std(returns))
+    score = f"score {mean:.2f} ± {std:.2f} over {counted(len(returns), 'episode')}"
+    lines = [f"{config.task} {config.method}, seed {config.seed}: {score}"]
+    family, _, name = config.task.partition("/")
+    if family == "atari" and name in published.human():
+        lines.append(
+            f"human-normalised: {100 * float(hns(name, mean)):.1f} %"
+            f" (random {published.random()[name]:g}, human {published.human()[name]:g})"
+        )
+        scores = published.atari_scores()
+        lines.append(
+            f"the paper at 100k steps: SPR {scores['spr'][name]:g}, PlayVirtual {scores['playvirtual'][name]:g}"
+            + _shorter(config, 100_000)
+        )
+    for budget in published.DMC_BUDGETS:
+        scores = published.dmc_scores(budget)
+        if family == "dmc" and name in scores["playvirtual"]:
+            spr, ours = scores["spr"][name], scores["playvirtual"][name]
+            paper = f"the paper at {budget // 1000}k environment steps: SPR† {spr:g}, PlayVirtual {ours:g}"
+            lines.append(paper + _shorter(config, budget))
+    return "\n".join(lines)
+
+
+def _shorter(config: Config, budget: int) -> str:
+    """The note on a run that has fewer steps than the paper's."""
+    return "" if config.steps >= budget else f"; this run has {counted(config.steps, 'step')}"

@@ -1,4 +1,4 @@
-"""What makes two runs the same experiment: the method and what was changed in its defaults."""
+"""The setting of a run: its method, its preset, and the options that differ from their defaults."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from playvirtual.config import Config, to_dict
-from playvirtual.presets import assembled
+from playvirtual.config.build import assemble
+from playvirtual.config.schema import Config, to_dict
 
-# What names a run, and what changes its speed or its records but not what is learned.
+# Options that name a run, and options that change its speed or its logs but not what is learned.
 RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
-SPEED_ALONE = frozenset(
-    ("agent_kind", "device", "threads", "capture", "log_every", "checkpoint_every", "video_at_evaluation")
+SPEED_ONLY = frozenset(
+    ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation")
 )
-# What runs of earlier versions mean by a field they lack.
+# The values of options that runs of earlier versions do not have.
 ADDED = {"encoder_from": ""}
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Field → plain value of a configuration as `to_dict` or config.json gives it, its groups opened."""
+    """Option → plain value of a configuration as `to_dict` or config.json has it, without its groups."""
     fields: dict[str, Any] = {}
     for name, value in record.items():
         if name == "versions":
@@ -33,18 +33,18 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def speed_alone(fields: Mapping[str, Any]) -> frozenset[str]:
-    """The fields that change no number of a run with these.
+def speed_only(fields: Mapping[str, Any]) -> frozenset[str]:
+    """The options that change no number of a run with these values.
 
-    Random moves of an evaluation are drawn for its lanes in turn: only without any does their number not matter.
+    An evaluation draws the random actions of its envs in turn: the number of envs matters unless `epsilon` is 0.
     """
-    return SPEED_ALONE if fields.get("epsilon") else SPEED_ALONE | {"lanes"}
+    return SPEED_ONLY if fields.get("eval_epsilon") else SPEED_ONLY | {"eval_envs"}
 
 
 def changes(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Field → value where a configuration departs from its task's, method's and preset's own values.
+    """Option → value where a configuration differs from the defaults of its task, method and preset.
 
-    Fields that one side lacks (a run of another version) are left out.
+    Options that only one of the two has (a run of another version) are left out.
     """
     default = _defaults(*(str(record[name]) for name in ("task", "method", "preset", "agent_kind")))
     given = flat(record)
@@ -53,39 +53,39 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: given[name]
         for name, value in default.items()
-        if name not in RUN_NAMES | speed_alone(given) and name in given and given[name] != value
+        if name not in RUN_NAMES | speed_only(given) and name in given and given[name] != value
     }
 
 
 def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:
-    """Lines "name: old → new" for the fields that decide a finished run's numbers and are not as wanted.
+    """Lines "name: old → new" for the options that decide a finished run's numbers and differ from those wanted.
 
-    `config.differences` is stricter: a run goes on with what it was begun with.
+    `config.differences`, for a run that is resumed, is stricter: all options must be those that it was started with.
     """
     before, after = {**ADDED, **flat(finished)}, flat(to_dict(wanted))
-    # Runs that were moved together are what they were.
+    # Only the setting of the other run counts: both may have been moved to another folder.
     before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
     return [
         f"{name}: {before.get(name, 'absent')} → {value}"
         for name, value in after.items()
-        if name not in speed_alone(after) and before.get(name, "absent") != value
+        if name not in speed_only(after) and before.get(name, "absent") != value
     ]
 
 
 def origin(run: str) -> str:
-    """The setting that a run folder is named after: "spr" of runs/dmc-cheetah-run/spr/seed-1."""
+    """The setting in the path of a run folder: "spr" of runs/dmc-cheetah-run/spr/seed-1."""
     path = Path(run)
     return path.parent.name if re.fullmatch(r"seed-\d+", path.name) else path.name
 
 
 def setting_name(method: str, preset: str, changed: Mapping[str, Any]) -> str:
-    """How people read it: "playvirtual, K = 3"."""
+    """The setting as tables show it: "playvirtual, K = 3"."""
     shown = method if preset == "paper" else f"{method} ({preset})"
     return ", ".join([shown, *(f"{name} = {_text(value)}" for name, value in changed.items())])
 
 
 def folder_name(method: str, preset: str, changed: Mapping[str, Any]) -> str:
-    """How a folder is named after it: "playvirtual-K3"; without changes what `playvirtual train` uses."""
+    """The setting as run folders have it: "playvirtual-K3"; without changes as `playvirtual train` names them."""
     parts = [method if preset == "paper" else f"{method}-{preset}"]
     parts += [f"{name}{_text(value)}" for name, value in changed.items()]
     return re.sub(r"[^A-Za-z0-9._,+-]", "_", "-".join(parts))
@@ -99,4 +99,4 @@ def _text(value: Any) -> str:
 
 @cache
 def _defaults(task: str, method: str, preset: str, agent_kind: str) -> dict[str, Any]:
-    return flat(to_dict(assembled(task, method, preset, {}, agent_kind)))
+    return flat(to_dict(assemble(task, method, preset, {}, agent_kind)))

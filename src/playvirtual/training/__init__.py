@@ -1,1 +1,1 @@
-"""Training: one loop for every agent, with its evaluation, run folder and progress display."""
+"""Training: the loop, the learner, evaluation, and the runner that puts a run folder around them."""

@@ -12,46 +12,55 @@ import torch
 
 
 class Clock:
-    """Adds up seconds by name, beside the time since it was made; both go on where an earlier clock stopped."""
+    """Sums the seconds spent in named parts, beside the time since it was made.
 
-    def __init__(self, earlier: Mapping[str, float] | None = None, step: int = 0) -> None:
-        self._spent = dict(earlier or {})
-        self._began = time.monotonic() - self._spent.pop("seconds", 0.0)
-        self._last = (self.seconds()["seconds"], step)  # of the last line
+    `earlier`, the `seconds()` of a clock at a checkpoint of `step`, makes both continue from there. With
+    `synchronize` every part includes what it started on that CUDA device.
+    """
+
+    def __init__(
+        self, earlier: Mapping[str, float] | None = None, step: int = 0, *, synchronize: torch.device | None = None
+    ) -> None:
+        self.parts = dict(earlier or {})
+        self._start = time.monotonic() - self.parts.pop("seconds", 0.0)
+        self._last_line = (self.seconds()["seconds"], step)
+        self._device = synchronize if synchronize is not None and synchronize.type == "cuda" else None
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Counts the time inside the block towards `part`."""
-        before = time.monotonic()
+        """Adds the time inside the block to `part`."""
+        start = time.monotonic()
         try:
             yield
+            if self._device is not None:
+                torch.cuda.synchronize(self._device)
         finally:
-            self._spent[part] = self._spent.get(part, 0.0) + time.monotonic() - before
+            self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - start
 
     def seconds(self) -> dict[str, float]:
         """Seconds in all and by part."""
-        return {"seconds": round(time.monotonic() - self._began, 3)} | {
-            part: round(spent, 3) for part, spent in self._spent.items()
+        return {"seconds": round(time.monotonic() - self._start, 3)} | {
+            part: round(spent, 3) for part, spent in self.parts.items()
         }
 
     def line(self, step: int) -> dict[str, Any]:
-        """What timing.jsonl gets: the rate since the last line, seconds and shares since the start, peak memory."""
+        """A line of timing.jsonl: steps/s since the last line, seconds and shares since the start, peak memory."""
         now = self.seconds()
-        (before, first), self._last = self._last, (now["seconds"], step)
-        rate = (step - first) / max(now["seconds"] - before, 1e-3) if step > first else None
-        shares = {part: round(spent / max(now["seconds"], 1e-9), 4) for part, spent in self._spent.items()}
+        (last_seconds, last_step), self._last_line = self._last_line, (now["seconds"], step)
+        rate = (step - last_step) / max(now["seconds"] - last_seconds, 1e-3) if step > last_step else None
+        shares = {part: round(spent / max(now["seconds"], 1e-9), 4) for part, spent in self.parts.items()}
         return {
             "step": step,
             **now,
             **({} if rate is None else {"steps_per_second": round(rate, 2)}),
             "shares": shares,
-            **_memory(),
+            **_peak_memory(),
         }
 
 
-def _memory() -> dict[str, float]:
-    """The largest amount this process has held so far, in MB."""
-    found = {"memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+def _peak_memory() -> dict[str, float]:
+    """The most memory that this process has held so far, in MB."""
+    memory = {"memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    return found
+        memory["gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return memory

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: the first asks the run to stop at its next step, the second ends the process at once."""
+"""SIGINT, SIGTERM and SIGHUP: the first one stops the run at its next step, a second one ends the process at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
-    """While entered, in the main thread, remembers the first signal; elsewhere signals are not ours to take.
+    """While entered, in the main thread, records the first signal; in other threads it handles none.
 
-    A SIGHUP that is ignored already, as under nohup, stays so.
+    A SIGHUP that is ignored already, as under nohup, stays ignored.
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            taken = [n for n in SIGNALS if n.name != "SIGHUP" or signal.getsignal(n) is not signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._handle) for number in taken}
+            handled = [n for n in SIGNALS if n.name != "SIGHUP" or signal.getsignal(n) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -37,40 +37,40 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        _leave_lost_terminal()
+        _leave_closed_terminal()
         if self.received is not None and signal.Signals(number).name == "SIGHUP":
-            return  # a terminal that goes says so several times: itself, by its shell, and when that ends
+            return  # a closed terminal sends several: itself, by its shell, and when the shell ends
         if self.received is not None:
             _show_cursor()
-            _write_error(b"\nplayvirtual: ended at once; what is left is the last checkpoint\n")
+            _write_error(b"\nplayvirtual: ended at once; the last checkpoint is what is left\n")
             os._exit(128 + number)
         self.received = signal.Signals(number)
         _write_error(b"\nplayvirtual: stopping; once more: at once\n")
 
-    def check(self, resume: str) -> None:
-        """Raises `Interrupted` with the command that resumes the run if a signal has come."""
+    def check(self, resume_command: str) -> None:
+        """Raises `Interrupted` with the command that resumes the run if a signal was received."""
         if self.received is not None:
-            raise Interrupted(self.received, resume)
+            raise Interrupted(self.received, resume_command)
 
 
 def _write_error(text: bytes) -> None:
-    with suppress(OSError):  # nobody is there any more to read it
+    with suppress(OSError):  # stderr may be closed or full
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text)
 
 
 def _show_cursor() -> None:
-    """Undoes what a progress bar does to a terminal, for a process that ends before the bar can."""
+    """Shows the cursor that a progress bar hides, for a process that ends before the bar can."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.isatty(descriptor):
                 os.write(descriptor, SHOW_CURSOR)
 
 
-def _leave_lost_terminal() -> None:
-    """Sends what is still to be printed nowhere if its terminal was closed: every write to it would be an error."""
+def _leave_closed_terminal() -> None:
+    """Redirects stdout and stderr to the null device if their terminal was closed: writing to it would fail."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, descriptor)
+                os.close(null)

@@ -1,111 +1,145 @@
-"""One update from end to end: sample, learn, give priorities back."""
+"""One update from end to end: sample, agent.update, priorities, metrics, and a guard against non-finite losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from playvirtual.agents.schedule import Schedule
-from playvirtual.config import Config, RainbowConfig
-from playvirtual.training.capture import CapturedPhases
-from playvirtual.training.factory import Agent
-from playvirtual.training.sources import Source
-from playvirtual.training.watch import Watch
+from playvirtual.agents.agent import Agent, Schedule
+from playvirtual.replay.samplers import BatchSampler
+from playvirtual.training.cudagraph import CudaGraphs
+
+
+class NonFinite(NamedTuple):
+    """The first update with a loss that is infinite or NaN."""
+
+    losses: list[str]
+    update: int  # from 1
+    positions: dict[str, list[int]]  # the batch's positions in the replay, by the kind of batch
+
+
+class NonFiniteGuard:
+    """Keeps, on the device, the losses and the batch of the newest update, and freezes at the first non-finite one.
+
+    `check` is part of the captured update: static shapes, no waiting, in-place writes. Each kind of update has
+    its own losses and so its own tensors.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._all_finite = torch.ones((), dtype=torch.bool, device=device)  # of all updates so far
+        self._count = torch.zeros((), dtype=torch.int64, device=device)  # updates up to the first bad one
+        self._names: dict[int, list[str]] = {}
+        self._losses: dict[int, Tensor] = {}  # kind → (losses,)
+        self._positions: dict[int, dict[str, Tensor]] = {}
+
+    def check(self, kind: int, metrics: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
+        """Records one update unless an earlier one was not finite."""
+        names = [name for name in metrics if name.startswith("loss")]
+        losses = torch.stack([metrics[name].float() for name in names])
+        if kind not in self._names:
+            self._names[kind] = names
+            self._losses[kind] = torch.zeros_like(losses)
+            self._positions[kind] = {name: torch.zeros_like(index) for name, index in positions.items()}
+        recorded = self._losses[kind]
+        torch.where(self._all_finite, losses, recorded, out=recorded)
+        for name, index in positions.items():
+            recorded = self._positions[kind][name]
+            torch.where(self._all_finite, index, recorded, out=recorded)
+        self._count.add_(self._all_finite)
+        self._all_finite.logical_and_(torch.isfinite(losses).all())
+
+    def found(self) -> NonFinite | None:
+        """The first non-finite update, if there was one; waits for the device."""
+        if bool(self._all_finite):
+            return None
+        bad = {kind: (~torch.isfinite(losses)).tolist() for kind, losses in self._losses.items()}
+        (kind,) = (kind for kind, flags in bad.items() if any(flags))
+        losses = [name for name, flag in zip(self._names[kind], bad[kind], strict=True) if flag]
+        return NonFinite(losses, int(self._count), {k: v.tolist() for k, v in self._positions[kind].items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of updates: a checkpoint is only written while all of them were finite."""
+        return {"count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` gave, in place."""
+        self._count.copy_(state["count"])
 
 
 class Learner:
-    """Everything that happens on the training device between two actions; never waits for it."""
+    """Updates the agent from batches of a sampler, on a GPU as one CUDA graph per kind of update; never waits for it.
 
-    def __init__(
-        self,
-        config: Config,
-        agent: Agent,
-        source: Source,
-        generator: torch.Generator,
-    ) -> None:
-        self.config, self.agent, self.source = config, agent, source
-        self.schedule = schedule_of(config, agent.device)
+    `compile` is "off", "cudagraph" (capture updates on CUDA) or "full" (torch.compile first).
+    """
+
+    def __init__(self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str) -> None:
+        self.agent, self.sampler = agent, sampler
+        self.schedule = Schedule(agent.schedules, agent.device)
         self.updates = 0
-        self._names: dict[int, list[str]] = {}  # phase → its metrics
-        self._sums: dict[int, Tensor] = {}  # phase → (metrics + 1,): their sums, and how many updates they are of
+        self.guard = NonFiniteGuard(agent.device)
+        self._names: dict[int, list[str]] = {}  # kind → its metrics
+        self._sums: dict[int, Tensor] = {}  # kind → (metrics + 1,): their sums, and the number of updates summed
         self._one = torch.ones((), device=agent.device)
-        self._since = 0
-        self.watch = Watch(agent.device)
-        self._launch: Callable[[int], None] = self._work
+        self._since_metrics = 0  # updates
+        self.launch: Callable[[int], None] = self.update_eagerly
         if agent.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True  # shapes never change, so looking for the best kernels pays
-        if agent.device.type == "cuda" and config.capture != "off":
-            if config.capture == "compile":
+            torch.backends.cudnn.benchmark = True  # shapes never change, so searching for the best kernels pays
+        if agent.device.type == "cuda" and compile != "off":
+            if compile == "full":
                 agent.compile()
-                source.compile()
-            self._launch = CapturedPhases(self._work, agent.device, [generator])
+                sampler.compile()
+            self.launch = CudaGraphs(self.update_eagerly, agent.device, [generator])
 
     def update(self) -> None:
-        """One update; its metrics are added up on the device until `metrics` fetches them."""
-        self._launch(self.agent.kind(self.updates))
+        """One update; its metrics are summed on the device until `metrics` fetches them."""
+        self.launch(self.agent.update_pattern.kind(self.updates))
         self.updates += 1
-        self._since += 1
+        self._since_metrics += 1
 
-    def _work(self, phase: int) -> None:
-        self.schedule.phase = phase
-        batch: Any = self.source.sample(self.schedule)
-        metrics = self.agent.update(batch, self.schedule)
-        positions: dict[str, Tensor] = self.source.positions(batch)
-        self.source.learned(batch, metrics)
-        self.watch.see(phase, metrics, positions)
-        newest = torch.stack([*metrics.values(), self._one]).float()
-        if phase not in self._sums:  # not every phase has every metric
-            self._names[phase], self._sums[phase] = list(metrics), torch.zeros_like(newest)
-        self._sums[phase].add_(newest)
+    def update_eagerly(self, kind: int) -> None:
+        """The work of one update of that kind: sample, update the agent and its priorities, record the metrics."""
+        self.schedule.due = self.agent.update_pattern.due(kind)
+        batch: Any = self.sampler.sample(self.schedule)
+        metrics, priorities = self.agent.update(batch, self.schedule)
+        self.sampler.update_priorities(batch, priorities)
+        self.guard.check(kind, metrics, self.sampler.positions(batch))
+        values = torch.stack([*metrics.values(), self._one]).float()
+        if kind not in self._sums:  # not every kind of update has every metric
+            self._names[kind], self._sums[kind] = list(metrics), torch.zeros_like(values)
+        self._sums[kind].add_(values)
 
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call; the one place where the host waits for the device."""
-        if not self._since:
+        if not self._since_metrics:
             return {}
         totals: dict[str, tuple[float, float]] = {}
-        for phase, sums in self._sums.items():
+        for kind, sums in self._sums.items():
             *values, count = sums.tolist()
-            for name, value in zip(self._names[phase], values, strict=True):
+            for name, value in zip(self._names[kind], values, strict=True):
                 total, updates = totals.get(name, (0.0, 0.0))
                 totals[name] = total + value, updates + count
             sums.zero_()
-        self._since = 0
+        self._since_metrics = 0
         return {name: total / updates for name, (total, updates) in totals.items() if updates}
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters, schedules and the sums since the last line of metrics; the agent's state is its own."""
+        """Counters, schedules and the sums since the last call of `metrics`; the agent's state is not part of it."""
         return {
             "updates": self.updates,
-            "since": self._since,
-            "sums": {str(phase): {"names": self._names[phase], "sums": sums} for phase, sums in self._sums.items()},
-            "lambda_cyc": self.schedule.lambda_cyc,
-            "beta": self.schedule.beta,
-            "watch": self.watch.state_dict(),
+            "since_metrics": self._since_metrics,
+            "sums": {str(kind): {"names": self._names[kind], "sums": sums} for kind, sums in self._sums.items()},
+            "schedule": dict(self.schedule),
+            "guard": self.guard.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; to be called before the first update."""
-        self.updates, self._since = state["updates"], state["since"]
-        self._names = {int(phase): list(kept["names"]) for phase, kept in state["sums"].items()}
-        self._sums = {int(phase): kept["sums"].to(self.agent.device) for phase, kept in state["sums"].items()}
-        self.schedule.lambda_cyc.copy_(state["lambda_cyc"])
-        self.schedule.beta.copy_(state["beta"])
-        self.watch.load_state_dict(state["watch"])
-
-
-def schedule_of(config: Config, device: torch.device) -> Schedule:
-    """What changes with time in this configuration, at its first step."""
-    o, c = config.objective, config.agent
-    if not isinstance(c, RainbowConfig):
-        return Schedule(lambda_cyc_max=o.lambda_cyc_max, i_end=o.i_end, device=device)
-    return Schedule(
-        lambda_cyc_max=o.lambda_cyc_max,
-        i_end=o.i_end,
-        beta_start=c.priority_beta_start,
-        beta_end=c.priority_beta_end,
-        beta_steps=c.priority_beta_steps,
-        device=device,
-    )
+        """Loads what `state_dict` gave; to be called before the first update."""
+        self.updates, self._since_metrics = state["updates"], state["since_metrics"]
+        self._names = {int(kind): list(saved["names"]) for kind, saved in state["sums"].items()}
+        self._sums = {int(kind): saved["sums"].to(self.agent.device) for kind, saved in state["sums"].items()}
+        for name, value in self.schedule.items():
+            value.copy_(state["schedule"][name])
+        self.guard.load_state_dict(state["guard"])

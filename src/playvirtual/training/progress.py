@@ -1,11 +1,11 @@
-"""What a person sees while a run goes on."""
+"""The progress display of a run: a live bar on terminals, plain lines in logs."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
@@ -22,16 +22,20 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-NOTE = "return -1000.0, score -1000.0"  # as long as one gets
-SHORTEST, LONGEST_BAR = 10, 40  # of a title or a bar that still says something, and a bar that says all it can
+LONGEST_NOTE = "return -1000.0, score -1000.0"
+SHORTEST, LONGEST_BAR = 10, 40  # characters: the shortest useful title or bar, and the longest bar
 
 
 class Display(Protocol):
+    """Shows how many steps of a run are done."""
+
     def begin(self, done: int) -> None:
-        """The run starts, or goes on, with so many steps done: rates and times count from here."""
+        """The run starts or resumes after `done` steps: rates and times count from here."""
         ...
 
-    def step(self, done: int, note: str) -> None: ...
+    def step(self, done: int, note: str) -> None:
+        """`done` steps are done; the note has the newest results."""
+        ...
 
     def close(self) -> None: ...
 
@@ -39,12 +43,12 @@ class Display(Protocol):
 class Rate:
     """Steps per second over the last half minute: random play before learning is faster than what follows."""
 
-    def __init__(self, done: int, window: float = 30.0) -> None:
-        self._window = window
-        self._seen = deque([(time.monotonic(), done)])
+    def __init__(self, done: int, window: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._window, self._now = window, now
+        self._seen = deque([(now(), done)])
 
     def __call__(self, done: int) -> float:
-        now = time.monotonic()
+        now = self._now()
         if now - self._seen[-1][0] >= 0.5:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
@@ -54,21 +58,27 @@ class Rate:
 
 
 def per_second(rate: float) -> str:
-    """How people read a rate, large ones without an exponent: "0.42/s", "6050/s"."""
+    """A rate as plain text, large ones without an exponent: "0.42/s", "6050/s"."""
     return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
 class Bar:
     """A live bar for terminals: steps, rate, time left, the last return and evaluation."""
 
-    def __init__(self, title: str, total: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        console: Console | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         console = console or Console()
         self._progress = Progress(*_columns(title, total, console.width), console=console)
-        self._title, self._total = title, total
+        self._title, self._total, self._now = title, total, now
 
     def begin(self, done: int) -> None:
-        self._rate = Rate(done)
-        # Given here and not by an update, what an earlier process did does not count as this one's speed.
+        self._rate = Rate(done, now=self._now)
+        # `completed` here, not in an update: rich's time left must not count the steps of an earlier process.
         self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
         self._progress.start()
 
@@ -80,8 +90,8 @@ class Bar:
 
 
 def _columns(title: str, total: int, width: int) -> list[ProgressColumn]:
-    """What a terminal of that width has room for: steps, rate, time left and results always, the rest if it fits."""
-    room = width - len(f" {total}/{total} 12345/s eta 0:00:00 {NOTE}")
+    """The columns that fit a terminal of that width: steps, rate, time left and results, the others if they fit."""
+    room = width - len(f" {total}/{total} 12345/s eta 0:00:00 {LONGEST_NOTE}")
     shown = title if len(title) <= room else f"{title[: room - 1]}…" if room >= SHORTEST else ""
     room -= len(shown) + 1
     columns: list[ProgressColumn] = [TextColumn(f"[bold]{escape(shown)}")] if shown else []
@@ -114,7 +124,7 @@ class Lines:
 
 
 class Silent:
-    """Nothing at all."""
+    """Shows nothing."""
 
     def begin(self, done: int) -> None:
         pass
@@ -126,26 +136,26 @@ class Silent:
         pass
 
 
-class Dispensable:
-    """Another display until it cannot write (a full disk, a pipe that nobody reads), then nothing: the run goes on."""
+class SilentAfterError:
+    """Another display until it cannot write (a full disk, a closed pipe), then nothing: the run continues."""
 
     def __init__(self, shown: Display) -> None:
         self._shown = shown
 
     def begin(self, done: int) -> None:
-        with self._until_it_fails():
+        with self._silencing_errors():
             self._shown.begin(done)
 
     def step(self, done: int, note: str) -> None:
-        with self._until_it_fails():
+        with self._silencing_errors():
             self._shown.step(done, note)
 
     def close(self) -> None:
-        with self._until_it_fails():
+        with self._silencing_errors():
             self._shown.close()
 
     @contextmanager
-    def _until_it_fails(self) -> Iterator[None]:
+    def _silencing_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError:
@@ -153,7 +163,7 @@ class Dispensable:
 
 
 def display(title: str, total: int, *, quiet: bool) -> Display:
-    """A bar on a terminal, plain lines elsewhere, nothing when `quiet` or where there is nothing to write to."""
+    """A bar on a terminal, plain lines elsewhere, nothing when `quiet` or without a stdout."""
     if quiet or sys.stdout is None:
         return Silent()
-    return Dispensable(Bar(title, total) if sys.stdout.isatty() else Lines(title, total))
+    return SilentAfterError(Bar(title, total) if sys.stdout.isatty() else Lines(title, total))

@@ -1,4 +1,4 @@
-"""A pool of processes on this machine, one per run, shared out over its cores and graphics cards."""
+"""Runs on this machine: a pool of processes, one per run, spread over its cores and GPUs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from playvirtual.cores import cores
+from playvirtual.device import num_cores
 from playvirtual.errors import InputError, writing
-from playvirtual.study.engines import Outcome
 from playvirtual.study.engines import mps as mps_daemon
-from playvirtual.study.grids import Job
+from playvirtual.study.engines.engine import Outcome
+from playvirtual.study.sweep.grids import Job
 
-PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
+STOP_SECONDS = 60.0  # that a run has to write its checkpoint when it is told to stop
 PR_SET_PDEATHSIG = 1
-BAD_INPUT = 2  # the exit code of `playvirtual` for what is the user's to mend
+BAD_INPUT = 2  # the exit code of `playvirtual` for bad input
 
 
 @dataclass
@@ -32,10 +32,10 @@ class _Child:
 
 
 class LocalEngine:
-    """At most `workers` processes at a time; with graphics cards, dealt out to them in turn.
+    """At most `workers` processes at a time, assigned to the GPUs round robin where there are any.
 
-    `device` says which cards: none with "cpu", one with "cuda:N", else all; a run sees no other than its own.
-    Runs that share a card do so under an MPS daemon that lives from the first of them to `stop`; see `mps`.
+    `device` says which GPUs: none with "cpu", one with "cuda:N", else all; a run sees only its own. Runs that share
+    a GPU do so under an MPS daemon that is started with the first of them and ended by `stop`; see mps.py.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class LocalEngine:
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
         mps_daemon.check(mps)
-        self.device, self.gpus = device, _cards(device)
-        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else cores())
-        self.threads = max(1, cores() // self.workers)
+        self.device, self.gpus = device, _visible_gpus(device)
+        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else num_cores())
+        self.threads = max(1, num_cores() // self.workers)
         self._children: list[_Child] = []
-        self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # until it is settled by the first run
+        self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # the first run starts the daemon
         self._daemon: mps_daemon.Daemon | None = None
 
     def room(self) -> bool:
@@ -61,31 +61,31 @@ class LocalEngine:
         if self._mps != "off":
             self._daemon, self._mps = mps_daemon.start(self._mps, self.gpus), "off"
         if self.gpus:
-            card = slot % len(self.gpus)
-            environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(card) if self._daemon else self.gpus[card]
+            gpu = slot % len(self.gpus)
+            environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(gpu) if self._daemon else self.gpus[gpu]
         if self._daemon:
             environment |= self._daemon.environment
         with writing("out", job.path.parent):
             job.path.parent.mkdir(parents=True, exist_ok=True)
             log = log_file(job).open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "playvirtual", *self._told(job).command(), "--quiet", "--resume"],
+            [sys.executable, "-m", "playvirtual", *self._as_seen_by_child(job).command(), "--quiet", "--resume"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then tells its runs
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then stops its runs
+            preexec_fn=_terminate_with_parent if sys.platform == "linux" else None,
         )
         self._children.append(_Child(job, process, log, slot))
 
-    def _told(self, job: Job) -> Job:
-        """The run as its process must be told it: a single card has no number there."""
+    def _as_seen_by_child(self, job: Job) -> Job:
+        """The run with the device as its process sees it: a GPU that is visible alone has no number there."""
         if self.device.startswith("cuda:") and job.options.get("device") == self.device:
             return replace(job, options={**job.options, "device": "cuda"})
         return job
 
-    def begun(self) -> list[Job]:
+    def running(self) -> list[Job]:
         return [child.job for child in self._children]
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -108,7 +108,7 @@ class LocalEngine:
     def _stop_children(self) -> None:
         for child in self._children:
             child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + STOP_SECONDS
         try:
             for child in self._children:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
@@ -122,7 +122,7 @@ class LocalEngine:
 
 
 def log_file(job: Job) -> Path:
-    """Where a run's own output goes while it runs, and stays if it fails: beside its folder."""
+    """The file beside a run's folder that holds its output; it is removed when the run succeeds."""
     return job.path.with_name(job.path.name + ".log")
 
 
@@ -135,23 +135,23 @@ def _outcome(child: _Child) -> Outcome:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if code < 0:
         return Outcome(child.job, f"killed by {signal.Signals(-code).name}")
-    error = lines[-1].strip() if lines else f"exit code {code} without a word"
-    return Outcome(child.job, error, hopeless=code == BAD_INPUT)
+    error = lines[-1].strip() if lines else f"exit code {code} without any output"
+    return Outcome(child.job, error, bad_input=code == BAD_INPUT)
 
 
-def _cards(device: str) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to, card by card of those that `device` means."""
+def _visible_gpus(device: str) -> list[str]:
+    """The values that CUDA_VISIBLE_DEVICES takes for the GPUs that `device` means, one per GPU."""
     if device == "cpu":
         return []
     import torch
 
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    cards = listed[:count] if listed else [str(n) for n in range(count)]
+    gpus = listed[:count] if listed else [str(n) for n in range(count)]
     number = device.partition(":")[2]
-    return cards[int(number) :][:1] if number else cards
+    return gpus[int(number) :][:1] if number else gpus
 
 
-def _end_with_parent() -> None:
-    """In the child: a sweep that is killed outright must not leave runs behind that hold their folders."""
+def _terminate_with_parent() -> None:
+    """Called in the child: when a sweep is killed, its runs are terminated and release their folders."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

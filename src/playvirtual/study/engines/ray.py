@@ -1,7 +1,7 @@
-"""A Ray cluster: runs are placed by the CPUs and the share of a GPU they ask for, and outlive workers and nodes.
+"""Runs on a Ray cluster, placed by the CPUs and the share of a GPU that each asks for.
 
 The run folders must lie on storage that all nodes share. A run whose worker or node is lost is started again by
-Ray somewhere else and goes on from its last checkpoint.
+Ray somewhere else and resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.errors import InputError, InUse
-from playvirtual.study.engines import Outcome
-from playvirtual.study.grids import Job
-from playvirtual.training import lock
+from playvirtual.runs import atomic_io
+from playvirtual.study.engines.engine import Outcome
+from playvirtual.study.sweep.grids import Job
 
 DEFAULT_PORT = 6379
 CONNECT_SECONDS = 5.0
-PATIENCE = 60.0  # seconds a run has to write its checkpoint when it is told to stop
-LINGERING = 120.0  # seconds the worker of a lost node may take to notice
-LOST_WORKERS = 20  # how often Ray restarts one run after losing its worker or node
+STOP_SECONDS = 60.0  # that a run has to write its checkpoint when it is told to stop
+LOCK_SECONDS = 120.0  # that the worker of a lost node may hold its run folder
+MAX_RESTARTS = 20  # of one run by Ray, after its worker or node was lost
 
 
 class RayEngine:
-    """Hands every run to the cluster at once; Ray queues what does not fit."""
+    """Submits every run to the cluster at once; Ray queues what does not fit."""
 
     def __init__(
         self,
-        address: str | None,
+        address: str | None = None,
         cpus_per_run: float = 1.0,
         gpus_per_run: float | None = None,
         *,
@@ -43,7 +43,7 @@ class RayEngine:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 0 or more")
         _connect(ray, address)
         self._ray = ray
-        gpus = _largest_share(ray, "GPU")
+        gpus = _largest_node(ray, "GPU")
         wanted = (1.0 if gpus else 0.0) if gpus_per_run is None else gpus_per_run
         if wanted > gpus:
             raise InputError(f"gpus_per_run: {wanted:g} is not allowed; allowed: 0 to {gpus:g}, the largest node's")
@@ -52,17 +52,17 @@ class RayEngine:
                 f"device: {device!r} is not allowed with gpus_per_run 0; allowed: auto, cpu, or a share of the "
                 f"{gpus:g} GPUs of the largest node"
             )
-        cpus = _largest_share(ray, "CPU")
+        cpus = _largest_node(ray, "CPU")
         if cpus_per_run > cpus:
             raise InputError(
                 f"cpus_per_run: {cpus_per_run:g} is not allowed; allowed: 0 to {cpus:g}, the largest node's"
             )
         # max_calls=1: every run gets a process of its own, as it has on one machine.
         self._train = ray.remote(
-            num_cpus=cpus_per_run, num_gpus=wanted, max_retries=LOST_WORKERS, max_calls=1, scheduling_strategy="SPREAD"
+            num_cpus=cpus_per_run, num_gpus=wanted, max_retries=MAX_RESTARTS, max_calls=1, scheduling_strategy="SPREAD"
         )(_train)
-        self._running: dict[Any, Job] = {}
-        self._queued: dict[Path, int] = {}  # run folder → when its lock was written before
+        self._tasks: dict[Any, Job] = {}
+        self._queued: dict[Path, int] = {}  # run folder → when its lock was last written before the run was queued
 
     def room(self) -> bool:
         return True
@@ -70,36 +70,36 @@ class RayEngine:
     def start(self, job: Job) -> None:
         arguments = {**job.arguments(), "run_dir": str(Path(job.path).resolve())}
         self._queued[job.path] = _locked_at(job)
-        self._running[self._train.remote(arguments)] = job
+        self._tasks[self._train.remote(arguments)] = job
 
-    def begun(self) -> list[Job]:
-        """A task says that it has begun by writing the lock of its run folder, which all nodes share."""
+    def running(self) -> list[Job]:
+        """The runs whose task has written the lock of its run folder, which all nodes share."""
         self._queued = {
             job.path: self._queued[job.path]
-            for job in self._running.values()
+            for job in self._tasks.values()
             if job.path in self._queued and _locked_at(job) == self._queued[job.path]
         }
-        return [job for job in self._running.values() if job.path not in self._queued]
+        return [job for job in self._tasks.values() if job.path not in self._queued]
 
     def wait(self, seconds: float) -> list[Outcome]:
-        if not self._running:
+        if not self._tasks:
             return []
-        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        ended, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=seconds)
         return [self._outcome(reference) for reference in ended]
 
     def stop(self) -> None:
         try:
             self._stop_runs()
-        except (KeyboardInterrupt, SystemError):  # a second signal; in the midst of Ray's C code it is the latter
-            self._cancel(list(self._running), force=True)
-        self._running = {}
+        except (KeyboardInterrupt, SystemError):  # a second signal, which Ray's C code turns into a SystemError
+            self._cancel(list(self._tasks), force=True)
+        self._tasks = {}
         self._ray.shutdown()
 
     def _stop_runs(self) -> None:
-        """Tells every run to write a checkpoint and end, and waits; what has not ended by then is killed."""
-        left = list(self._running)
-        self._cancel(left, force=False)  # to the worker's main thread that is a SIGINT
-        deadline = time.monotonic() + PATIENCE
+        """Tells every run to write a checkpoint and end, waits, and kills those that have not ended by then."""
+        left = list(self._tasks)
+        self._cancel(left, force=False)  # raises SIGINT in the worker's main thread
+        deadline = time.monotonic() + STOP_SECONDS
         while left and time.monotonic() < deadline:
             _, left = self._ray.wait(left, num_returns=len(left), timeout=0)
             time.sleep(0.1)
@@ -110,36 +110,36 @@ class RayEngine:
             self._ray.cancel(reference, force=force)
 
     def _outcome(self, reference: Any) -> Outcome:
-        job = self._running.pop(reference)
+        job = self._tasks.pop(reference)
         try:
             self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            # Ray raises what is both its own error and the run's.
+            # Ray raises an exception that is an instance of its own error and of the run's.
             return Outcome(job, lines[-1].strip() if lines else type(error).__name__, isinstance(error, InputError))
         return Outcome(job, None)
 
 
 def _train(arguments: Mapping[str, Any]) -> None:
-    """In a worker of the cluster: one run, in this process, so that it ends when the worker does."""
+    """Trains one run in a worker of the cluster, in this process, so that it ends when the worker does."""
     from playvirtual.api import train
 
-    deadline = time.monotonic() + LINGERING
+    deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             train(**arguments, quiet=True, resume=True)
             return
         except InUse:
-            # The worker of a lost node lives on for some seconds and holds its run folder until it ends.
+            # The worker of a lost node survives for some seconds and holds its run folder until it ends.
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
 
 
 def _locked_at(job: Job) -> int:
-    """When a process last took the run folder, on the clock of the storage; 0 for never."""
+    """When a process last locked the run folder, on the clock of the storage; 0 for never."""
     try:
-        return (job.path / lock.NAME).stat().st_mtime_ns
+        return (job.path / atomic_io.LOCK).stat().st_mtime_ns
     except OSError:
         return 0
 
@@ -153,10 +153,10 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Joins the cluster; what does not answer is said within seconds."""
+    """Connects to the cluster; an address that does not answer is an `InputError` within seconds."""
     chosen = address or os.environ.get("RAY_ADDRESS") or "auto"
     if chosen not in ("auto", "local"):
-        _knock(chosen)
+        _check_reachable(chosen)
     os.environ.setdefault("RAY_gcs_rpc_server_connect_timeout_s", str(int(CONNECT_SECONDS)))
     try:
         ray.init(address=chosen, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
@@ -168,7 +168,8 @@ def _connect(ray: Any, address: str | None) -> None:
         ) from None
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
+    """Raises an `InputError` unless something listens at the address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:
         host, port = port, str(DEFAULT_PORT)
@@ -180,6 +181,6 @@ def _knock(address: str) -> None:
         raise InputError(f"address: no Ray cluster at {address!r} ({error.strerror or error})") from None
 
 
-def _largest_share(ray: Any, resource: str) -> float:
-    """What the best equipped node that is alive has of a resource."""
+def _largest_node(ray: Any, resource: str) -> float:
+    """How much of a resource the node that has most of it has, among the nodes that are alive."""
     return max((float(node["Resources"].get(resource, 0)) for node in ray.nodes() if node["Alive"]), default=0.0)

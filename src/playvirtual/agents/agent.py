@@ -1,0 +1,214 @@
+"""What training needs of an agent: the contract, the update pattern, the schedules, and how an agent is made.
+
+A new agent is one file with a class that fulfils `Agent` and one call of `playvirtual.register_agent`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from playvirtual.config import registry
+from playvirtual.config.schema import Config
+from playvirtual.device import effective_precision
+from playvirtual.errors import InputError
+from playvirtual.method import ActionSpace, action_space
+from playvirtual.replay.buffer import ReplayBuffer
+from playvirtual.replay.samplers import BatchSampler
+
+Observations = Tensor | npt.NDArray[np.uint8]  # (…, C, H, W) uint8
+
+
+class Update(NamedTuple):
+    """What one update tells training."""
+
+    metrics: dict[str, Tensor]  # detached scalars; those whose name begins with "loss" must be finite
+    priorities: Tensor | None = None  # (B,) for the replay buffer, where it is prioritised
+
+
+class Every(NamedTuple):
+    """Due at the updates number `offset`, `offset` + `period`, …, counted from 0."""
+
+    period: int
+    offset: int = 0
+
+
+class UpdatePattern:
+    """Which parts of an agent the n-th update moves: UpdatePattern(actor=Every(2), target=Every(3, offset=2)).
+
+    Updates that move the same parts do the same work and are captured as one CUDA graph.
+    """
+
+    def __init__(self, **parts: Every) -> None:
+        self._parts = parts
+        self.period = math.lcm(1, *(part.period for part in parts.values()))  # the pattern repeats after so many
+        self._kinds: dict[frozenset[str], int] = {}
+
+    def due(self, update: int) -> frozenset[str]:
+        """The parts that update number `update` moves."""
+        return frozenset(name for name, part in self._parts.items() if update % part.period == part.offset)
+
+    def kind(self, update: int) -> int:
+        """The number of the first update that does the same work as this one."""
+        due = self.due(update)
+        if due not in self._kinds:
+            self._kinds[due] = next(first for first in range(self.period) if self.due(first) == due)
+        return self._kinds[due]
+
+
+class Schedule(Mapping[str, Tensor]):
+    """Scalars that change with the step (λ_cyc, β, …), and which parts of the agent the present update moves.
+
+    The scalars lie on the training device and are written in place, so that a captured update reads them.
+    """
+
+    def __init__(self, functions: Mapping[str, Callable[[int], float]], device: torch.device | str = "cpu") -> None:
+        self._functions = functions
+        self._values = {name: torch.zeros((), device=device) for name in functions}
+        self.due: frozenset[str] = frozenset()
+        self.set(0)
+
+    def set(self, step: int) -> None:
+        """Moves every scalar to `step` (agent steps, or environment steps on DMControl)."""
+        for name, function in self._functions.items():
+            self._values[name].fill_(function(step))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Agent(Protocol):
+    """What training needs of an agent; everything else about it stands in its own file."""
+
+    device: torch.device
+    generator: torch.Generator | None  # the source of everything random on the device
+    observation_shape: tuple[int, int, int]
+    action_space: ActionSpace
+    update_pattern: UpdatePattern
+    schedules: Mapping[str, Callable[[int], float]]  # name → value at a step; training logs them and fills `Schedule`
+    policy_parts: tuple[str, ...]  # the names among `parts` that acting needs: exports hold these alone
+
+    def act(self, observation: Observations, explore: bool = False) -> Tensor:
+        """(…, C, H, W) uint8 observations -> (…) or (…, A) actions on the device."""
+        ...
+
+    def make_sampler(self, replay: ReplayBuffer, generator: torch.Generator) -> BatchSampler:
+        """What draws the batches that `update` learns from."""
+        ...
+
+    def update(self, batch: Any, schedule: Schedule) -> Update:
+        """One update; static shapes, never waits for the device, changes state in place."""
+        ...
+
+    def compile(self) -> None:
+        """Replaces the losses by compiled ones, before the first update."""
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        """The networks by name: "encoder", "forward_dynamics", …; for exports, probes and parameter counts."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` gave."""
+        ...
+
+
+@runtime_checkable
+class EncodesObservations(Protocol):
+    """An agent with a latent state, as probes of its dynamics model need it."""
+
+    def encode(self, observation: Observations) -> Tensor:
+        """(N, C, H, W) uint8 observations -> (N, …): f(s) of the images without augmentation."""
+        ...
+
+
+@runtime_checkable
+class ValuesActions(Protocol):
+    """An agent that has a value for every discrete action, as videos show them."""
+
+    def action_values(self, observation: Observations) -> Tensor:
+        """(…, C, H, W) uint8 observations -> (…, |A|): the expected return of each action."""
+        ...
+
+
+@runtime_checkable
+class CountsReleasedParameters(Protocol):
+    """An agent of the paper, whose parameters its tables count by what the released code declares."""
+
+    def released_parameter_count(self) -> int | None:
+        """The number in the paper's tables for this agent; None where the released code has no such networks."""
+        ...
+
+
+def make_agent(
+    config: Config,
+    observation_shape: tuple[int, int, int],
+    space: Any,
+    device: torch.device,
+    seed: int,
+    generator: torch.Generator | None = None,
+) -> Agent:
+    """An untrained agent of the configuration; `seed` decides its weights, the global random state stays as it was.
+
+    `space` is the environment's action space, a Gymnasium Discrete or Box.
+    """
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Triton launches on the current device, wherever its tensors are
+    spec = registry.agent_of(config.agent)
+    bf16 = effective_precision(device, config.precision) == "bf16"
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        agent: Agent = spec.load()(
+            config, observation_shape, action_space(space), device=device, generator=generator, bf16=bf16
+        )
+    return agent
+
+
+def policy_state_dict(agent: Agent) -> dict[str, Tensor]:
+    """The weights that acting needs, as part.name."""
+    parts = {name: agent.parts[name] for name in agent.policy_parts}
+    return {f"{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()}
+
+
+def load_policy_state_dict(agent: Agent, weights: Mapping[str, Tensor]) -> None:
+    """Loads what `policy_state_dict` gave, for acting."""
+    for part in agent.policy_parts:
+        prefix = f"{part}."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        agent.parts[part].load_state_dict(own)
+
+
+def num_trainable_parameters(agent: Agent) -> int:
+    """The parameters that learn, each counted once."""
+    parameters = {id(p): p for part in agent.parts.values() for p in part.parameters()}
+    return sum(p.numel() for p in parameters.values() if p.requires_grad)
+
+
+def as_images(observation: Observations, shape: tuple[int, int, int], device: torch.device) -> Tensor:
+    """(…, C, H, W) uint8 observations of the shape that an agent was made for, on its device."""
+    allowed = f"allowed: uint8 of shape {shape}, or many of them"
+    try:
+        images = torch.as_tensor(observation)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"observation: {type(observation).__name__} is not allowed; {allowed}") from None
+    if images.dtype != torch.uint8 or tuple(images.shape[-3:]) != shape:
+        found = f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}"
+        raise InputError(f"observation: {found} is not allowed; {allowed}")
+    return images.to(device)

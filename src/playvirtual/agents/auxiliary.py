@@ -1,0 +1,83 @@
+"""The auxiliary objective with the numbers of a configuration."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from playvirtual.config import registry
+from playvirtual.config.schema import ObjectiveConfig, num_virtual
+from playvirtual.method import (
+    DISTANCES,
+    ActionSpace,
+    Augmentation,
+    Dynamics,
+    SelfPrediction,
+    VirtualTrajectories,
+    cosine_distance,
+)
+from playvirtual.method.samplers import PolicyFunction
+from playvirtual.method.virtual import Features
+
+
+def num_views(config: ObjectiveConfig, actions: ActionSpace) -> int:
+    """The augmented views of s_t per sample that cycles come back to; 0: no cycle, and no backward model."""
+    return num_virtual(config.M, actions.size) + config.real_cycle if config.K else 0
+
+
+def make_objective(
+    config: ObjectiveConfig,
+    *,
+    actions: ActionSpace,
+    encoder: Features,
+    target_encoder: Features,
+    augment: Augmentation,
+    projector: Features,
+    target_projector: Features,
+    predictor: Features | None,
+    forward: Dynamics | None,
+    backward: Dynamics | None,
+    policy: PolicyFunction | None = None,
+) -> SelfPrediction:
+    """The one auxiliary objective of every agent; without a backward model it is SPR's alone."""
+    c = config
+    virtual = None
+    if forward is not None and backward is not None:
+        projected = c.metric == "projection"
+        virtual = VirtualTrajectories(
+            forward=forward,
+            backward=backward,
+            actions=actions,
+            K=c.K,
+            M=num_virtual(c.M, actions.size),
+            projector=projector if projected else None,
+            predictor=predictor if projected else None,
+            target_projector=target_projector if projected else None,
+            distance=cosine_distance if projected else DISTANCES[c.latent_distance],
+            constraint=c.constraint,
+            sampler=registry.load_sampler(c.virtual_actions)(sigma=c.sigma),
+            train_forward=c.cycle_trains_forward,
+            i_end=c.i_end,
+            lambda_cyc_max=c.lambda_cyc_max,
+        )
+    return SelfPrediction(
+        encoder=encoder,
+        target_encoder=target_encoder,
+        augment=augment,
+        projector=projector,
+        target_projector=target_projector,
+        predictor=predictor,
+        forward=forward,
+        K=c.K,
+        virtual=virtual,
+        real_cycle=c.real_cycle and virtual is not None,
+        lambda_pred=c.lambda_pred,
+        lambda_cyc_max=c.lambda_cyc_max,
+        i_end=c.i_end,
+        policy=policy,
+    )
+
+
+def mean_and_range(q: Tensor) -> dict[str, Tensor]:
+    """Mean, smallest and largest of a batch (B,) of Q values, as agents log them."""
+    low, high = q.aminmax()
+    return {"q": q.mean(), "q_min": low, "q_max": high}

@@ -1,0 +1,65 @@
+"""The losses of Rainbow and of soft actor-critic as pure functions of tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def project_distribution(returns: Tensor, discounts: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
+    """C51's projection Φ: the distribution of R + discount·Z, brought back onto the support of Z.
+
+    returns (B,), discounts (B,), probabilities (B, atoms), support (atoms,) evenly spaced. Returns (B, atoms).
+    """
+    low, high = support[0], support[-1]
+    delta = (high - low) / (len(support) - 1)
+    moved = (returns[:, None] + discounts[:, None] * support).clamp(low, high)  # (B, atoms′): T z_j
+    # Each moved atom shares its mass between its two neighbours on the support.
+    share = (1.0 - (moved[:, None, :] - support[:, None]).abs() / delta).clamp(0.0, 1.0)  # (B, atoms, atoms′)
+    return (share * probabilities[:, None, :]).sum(2)  # not a matrix product: those may run in low precision
+
+
+class CategoricalLoss(NamedTuple):
+    loss: Tensor  # (B,) cross-entropy between target and prediction
+    priority: Tensor  # (B,) their KL divergence, detached
+
+
+def categorical_loss(log_probabilities: Tensor, target: Tensor) -> CategoricalLoss:
+    """log_probabilities (B, atoms) of the action taken, target (B, atoms) without gradient."""
+    loss = -(target * log_probabilities).sum(1)
+    clamped = target.clamp(1e-6, 1.0)
+    kl = (clamped * (clamped.log() - log_probabilities.detach())).sum(1)
+    return CategoricalLoss(loss, kl.clamp(1e-6, 1e6))
+
+
+def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """a = tanh(μ + σ·ε) and log π(a); mean, log_std and normal noise (B, A). Returns (B, A), (B,)."""
+    action = torch.tanh(mean + log_std.exp() * noise)
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)  # (B, A)
+    # The change of variables, log(1 − a²); the small number keeps it finite where tanh has rounded to ±1.
+    squash = torch.log(F.relu(1.0 - action.square()) + 1e-6)
+    return action, (gaussian - squash).sum(1)
+
+
+def soft_target(rewards: Tensor, discounts: Tensor, q1: Tensor, q2: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """r + discount · (min(Q₁, Q₂) − α log π) at the next state, all (B,) but α ()."""
+    return rewards + discounts * (torch.minimum(q1, q2) - alpha * log_prob)
+
+
+def critic_loss(q1: Tensor, q2: Tensor, target: Tensor) -> Tensor:
+    """(Q₁ − y)² + (Q₂ − y)², all (B,), the target without gradient."""
+    return (q1 - target).square() + (q2 - target).square()
+
+
+def actor_loss(q1: Tensor, q2: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """α log π − min(Q₁, Q₂), all (B,) but α () without gradient."""
+    return alpha * log_prob - torch.minimum(q1, q2)
+
+
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """α · (−log π − target entropy), log_prob (B,) without gradient: α falls while entropy is ample."""
+    return log_alpha.exp() * (-log_prob - target_entropy)

@@ -1,0 +1,145 @@
+"""The networks of the discrete agent: encoder, noisy layers, dueling distributional head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playvirtual.agents.networks.convolution import output_size
+from playvirtual.kernels.convolution import conv_relu
+from playvirtual.method import rescale
+
+FEW = 16  # rows: for fewer it costs more to bring weights together than to use them one by one
+
+
+class RainbowEncoder(nn.Module):
+    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; every output rescaled to [0, 1]."""
+
+    def __init__(
+        self,
+        frame_shape: tuple[int, int, int],
+        channels: Sequence[int],
+        kernel_sizes: Sequence[int],
+        strides: Sequence[int],
+        latent: int,
+    ) -> None:
+        super().__init__()
+        c = frame_shape[0]
+        height, width = output_size(frame_shape[1:], kernel_sizes, strides)
+        self.convs = nn.ModuleList()
+        for out, size, stride in zip(channels, kernel_sizes, strides, strict=True):
+            conv = nn.Conv2d(c, out, size, stride)
+            conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)  # the faster layout
+            self.convs.append(conv)
+            c = out
+        self.map_shape = (c, height, width)
+        self.fc = nn.Linear(c * height * width, latent) if latent else None
+        self.size = latent or c * height * width
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
+        for conv in self.convs:
+            x = conv_relu(x, conv)
+        return rescale(x if self.fc is None else self.fc(x.flatten(1)))
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are μ + σ ⊙ ε with factorised Gaussian noise ε, redrawn by `resample`."""
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        self.weight_mu = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.bias_mu = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma / math.sqrt(inputs)))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma / math.sqrt(outputs)))
+        self.register_buffer("noise_in", torch.zeros(inputs))
+        self.register_buffer("noise_out", torch.zeros(outputs))
+        self.noise_in: Tensor
+        self.noise_out: Tensor
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise for this layer."""
+        resample([self], generator)
+
+    def weights(self, noisy: bool = True) -> tuple[Tensor, Tensor]:
+        """What inputs are multiplied with, (outputs, inputs), and what is added."""
+        if not noisy:
+            return self.weight_mu, self.bias_mu
+        noise = self.noise_out[:, None] * self.noise_in
+        return self.weight_mu + self.weight_sigma * noise, self.bias_mu + self.bias_sigma * self.noise_out
+
+    def forward(self, x: Tensor, noisy: bool = True) -> Tensor:  # (N, inputs) -> (N, outputs)
+        if not noisy or len(x) >= FEW:
+            return F.linear(x, *self.weights(noisy))
+        # (σ ⊙ ε_out ε_inᵀ) x = ε_out ⊙ (σ (ε_in ⊙ x)): for an action or two the noisy weights are not worth forming.
+        mean = F.linear(x, self.weight_mu, self.bias_mu)
+        return mean + self.noise_out * (F.linear(x * self.noise_in, self.weight_sigma) + self.bias_sigma)
+
+
+class Stream(nn.Module):
+    """The layers of one side of the dueling head."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.hidden = NoisyLinear(inputs, hidden, sigma)
+        self.out = NoisyLinear(hidden, outputs, sigma)
+
+
+class DuelingHead(nn.Module):
+    """Logits of the return distribution of every action; its first layers double as the projection g."""
+
+    def __init__(self, inputs: int, actions: int, hidden: int, atoms: int, sigma: float) -> None:
+        super().__init__()
+        self.actions, self.atoms = actions, atoms
+        self.advantage = Stream(inputs, hidden, actions * atoms, sigma)
+        self.value = Stream(inputs, hidden, atoms, sigma)
+        # One bias per atom for all advantages. It cancels in the dueling difference and is kept so that the
+        # parameter count is that of the released code.
+        self.atom_bias = nn.Parameter(torch.zeros(atoms))
+
+    def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
+        x = scale_gradient(z.flatten(1), 2**-0.5)
+        hidden = F.relu(self._hidden(x, noisy))
+        # Rounded to autocast's few digits, logits would make actions look alike that differ by little.
+        with torch.autocast(x.device.type, enabled=False):
+            value, advantage = hidden.to(self.atom_bias.dtype).chunk(2, 1)
+            value = self.value.out(value, noisy).view(-1, 1, self.atoms)
+            advantage = self.advantage.out(advantage, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
+            logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
+        return logits
+
+    def project(self, z: Tensor) -> Tensor:
+        """g(z): both streams' first layers side by side, without noise and without ReLU. (N, …) -> (N, 2·hidden)."""
+        return self._hidden(z.flatten(1), noisy=False)
+
+    def _hidden(self, x: Tensor, noisy: bool) -> Tensor:
+        """Value's and advantage's first layers, for a batch by one product. (N, inputs) -> (N, 2·hidden)."""
+        layers = self.value.hidden, self.advantage.hidden
+        if len(x) < FEW:
+            return torch.cat([layer(x, noisy) for layer in layers], 1)
+        weight, bias = (torch.cat(both) for both in zip(*(layer.weights(noisy) for layer in layers), strict=True))
+        return F.linear(x, weight, bias)
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise in all four layers."""
+        resample([module for module in self.modules() if isinstance(module, NoisyLinear)], generator)
+
+
+def resample(layers: Sequence[NoisyLinear], generator: torch.Generator | None = None) -> None:
+    """Draws new noise for all these layers in one go: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out), f(x) = sign(x)·√|x|."""
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    sizes = [len(noise) for noise in noises]
+    drawn = torch.randn(sum(sizes), generator=generator, device=noises[0].device, dtype=noises[0].dtype)
+    torch._foreach_copy_(noises, (drawn.sign() * drawn.abs().sqrt()).split(sizes))
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """The value of x with its gradient multiplied by `factor`."""
+    if not torch.is_grad_enabled():
+        return x
+    still = x.detach()
+    return still + factor * (x - still)

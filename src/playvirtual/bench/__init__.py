@@ -1,0 +1,1 @@
+"""What `playvirtual bench` does: timing, profiling, and the table of results."""

@@ -1,0 +1,119 @@
+"""Every option of a configuration as a command-line flag, and command lines read with errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import Field
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from playvirtual.config.build import every_option
+from playvirtual.config.schema import Config
+from playvirtual.errors import InputError, unknown
+from playvirtual.options import coerce, leaves
+
+DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
+NAMED_ELSEWHERE = ("task", "method", "preset")  # arguments of the commands themselves
+GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
+
+
+def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collection[str] = NAMED_ELSEWHERE) -> None:
+    """Adds a flag for each option of `config` but those in `without`; the defaults shown are its values."""
+    groups = {"": parser.add_argument_group("the run")}
+    for group in GROUPS:
+        title = (type(getattr(config, group)).__doc__ or group).partition(":")[0].rstrip(".").lower()
+        groups[group] = parser.add_argument_group(f"{group}: {title}")
+    for f, kind, value in leaves(config):
+        if f.name not in without:
+            owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
+            _add_flag(groups[owner], f, kind, f" (default: {_as_text(value)})")
+
+
+def given_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """Option → text of the flags that were given."""
+    return {
+        name.removeprefix("field_"): value
+        for name, value in vars(options).items()
+        if name.startswith("field_") and value is not None
+    }
+
+
+def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> None:
+    parser.add_argument(
+        "--" + f.name.replace("_", "-"),
+        dest=f"field_{f.name}",
+        metavar=_placeholder(kind),
+        help=f"{f.metadata['help']}{default}".replace("%", "%%"),
+    )
+
+
+def _as_text(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
+
+
+def _placeholder(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(get_args(kind)) + "}"
+    if get_origin(kind) is tuple:
+        return "N,N,…"
+    return {int: "N", float: "X", bool: "true|false"}.get(kind, "TEXT")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises an `InputError` of one line instead of printing the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        flag = re.fullmatch(r"argument (\S+): expected one argument", message)
+        raise InputError(self._missing_value(flag[1]) if flag else message)
+
+    def _missing_value(self, flag: str) -> str:
+        """The error for a flag that stands at the end or before another one, where its value should be."""
+        action = self._option_string_actions[flag]
+        shown, (about, *_) = str(action.metavar or ""), (action.help or "").split(" (default")
+        if "," in shown.strip("{}") or "|" in shown:
+            allowed = ", ".join(re.split(r"[,|]", shown.strip("{}")))
+        else:
+            allowed = {"N": "a whole number", "X": "a number"}.get(shown, about.replace("%%", "%"))
+        return f"{flag.lstrip('-').replace('-', '_')}: no value is given; allowed: {allowed}"
+
+
+def first_look(
+    words: Sequence[str], add_arguments: Callable[[argparse.ArgumentParser], None]
+) -> tuple[argparse.Namespace, InputError | None]:
+    """Reads a command's own arguments beside the flags of every agent, before its task is known.
+
+    Which flags a command has depends on its task, and which word is the task depends on which words are values of
+    flags. The error is that of a flag that no agent has: the word after it may have been read as the task.
+    """
+    parser = Parser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    for f, kind in every_option():
+        if f.name not in NAMED_ELSEWHERE:
+            _add_flag(parser, f, kind)
+    add_arguments(parser)
+    for action in parser._actions:  # missing arguments are reported by the command itself, or explained in its help
+        action.required = False
+    parser.add_argument("-h", "--help", action="store_true")
+    options, rest = parser.parse_known_args(words)
+    stray = next((word for word in rest if word.startswith("-")), None)
+    return options, unknown_flag(parser, stray) if stray else None
+
+
+def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
+    """The error for a flag that `parser` does not have."""
+    return unknown("option", word.partition("=")[0], parser._option_string_actions)
+
+
+def no_task(command: str) -> InputError:
+    """The error for a command that is given no task."""
+    return InputError(
+        f"task: none is given; allowed: what `playvirtual list tasks` shows, as in `playvirtual {command} toy/catch`"
+    )
+
+
+def optional_int(name: str, text: str | None) -> int | None:
+    """The whole number that a flag was given; None if the flag was not."""
+    return None if text is None else int(coerce(name, int, text))

@@ -1,0 +1,56 @@
+"""`playvirtual list`: the tasks, methods and experiments that can be named on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from playvirtual.cli.output import show
+from playvirtual.config.build import method_names, method_note
+from playvirtual.errors import unknown
+
+LISTS = ("tasks", "methods", "experiments")
+EXAMPLES = """\
+examples:
+  playvirtual list tasks          what `playvirtual train` and `bench` take
+  playvirtual list methods        what --method takes, each with one line
+  playvirtual list experiments    what `playvirtual sweep` takes: the paper's tables and figures"""
+
+
+def add_list(commands: Any) -> None:
+    """Adds `playvirtual list`."""
+    parser = commands.add_parser(
+        "list",
+        help="list tasks, methods or experiments",
+        description="List the names that other commands take.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="|".join(LISTS))
+    parser.set_defaults(run=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    if options.what not in LISTS:
+        raise unknown("list", options.what, LISTS)
+    show({"tasks": _tasks, "methods": _methods, "experiments": _experiments}[options.what]())
+    return 0
+
+
+def _tasks() -> str:
+    from playvirtual.envs import task_names
+
+    return "\n".join([*task_names(), "gym/<any Gymnasium id with pixel observations>"])
+
+
+def _methods() -> str:
+    names = method_names()
+    width = max(map(len, names))
+    return "\n".join(f"{name:<{width}}  {method_note(name)}" for name in names)
+
+
+def _experiments() -> str:
+    from playvirtual.study.sweep.plan import experiments_text
+
+    return experiments_text()

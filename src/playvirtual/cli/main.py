@@ -1,0 +1,110 @@
+"""The entry point of the command line: its parser, and every error as one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from playvirtual import __version__
+from playvirtual.cli.flags import Parser, no_task, unknown_flag
+from playvirtual.cli.list import add_list
+from playvirtual.cli.output import replace_unencodable
+from playvirtual.cli.study import add_probe, add_report, add_sweep
+from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
+from playvirtual.config.schema import option_of_other_agent
+from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, unknown
+
+EXAMPLES = """\
+examples:
+  playvirtual train toy/catch                             train PlayVirtual on a toy, minutes on a laptop's CPU
+  playvirtual train atari/pong --seed 3                   100k steps of Atari, minutes on a GPU
+  playvirtual evaluate RUN --video                        score a run's agent again, with a video
+  playvirtual sweep minatar --seeds 5 --out runs/minatar  RL, SPR and PlayVirtual on five games
+  playvirtual report runs/minatar --out report            tables, statistics and plots on one page
+`playvirtual COMMAND --help` explains a command; `playvirtual list tasks` shows what can be played."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 128 + N for signal N."""
+    replace_unencodable()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        parser = _parser(words)
+        if not words:
+            parser.print_help(sys.stderr)
+            return 2
+        _check_command(parser, words[0])
+        options, rest = parser.parse_known_args(words)
+        if rest:
+            raise _unread_word(parser, options, rest[0])
+        return int(options.run(options))
+    except InputError as error:
+        print(f"playvirtual: error: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        if isinstance(error, Crash):
+            traceback.print_exception(error.__cause__)
+        print(f"playvirtual: error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as error:
+        print(f"playvirtual: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("playvirtual: interrupted", file=sys.stderr)
+        return 130
+    except (MemoryError, RuntimeError) as error:
+        if (line := out_of_memory(error)) is None:
+            raise
+        print(f"playvirtual: error: {line}", file=sys.stderr)
+        return 1
+
+
+def _parser(words: Sequence[str]) -> Parser:
+    """The parser of all commands; some have the flags of the task that `words` name."""
+    parser = Parser(
+        prog="playvirtual",
+        description="Data-efficient reinforcement learning from pixels with PlayVirtual.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"playvirtual {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    add_train(commands, words)
+    add_evaluate(commands)
+    add_export(commands)
+    add_bench(commands, words)
+    add_list(commands)
+    add_sweep(commands, words)
+    add_probe(commands)
+    add_report(commands)
+    return parser
+
+
+def _check_command(parser: Parser, word: str) -> None:
+    """Raises unless the first word is a command, or a flag that stands alone."""
+    if word.startswith("-") and word not in parser._option_string_actions:
+        raise unknown_flag(parser, word)
+    if not word.startswith("-") and word not in _commands(parser):
+        raise unknown("command", word, _commands(parser))
+
+
+def _commands(parser: Parser) -> dict[str, Parser]:
+    return next(dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+
+
+def _unread_word(parser: Parser, options: argparse.Namespace, word: str) -> InputError:
+    """The error for a word that the command does not take."""
+    command = options.command
+    if not word.startswith("-"):
+        return InputError(f"argument: {word!r} is one too many; see `playvirtual {command} --help`")
+    flag = word.partition("=")[0]
+    if (command, flag) == ("sweep", "--method"):
+        return InputError(f"option: {flag!r} is not one of a sweep, whose rows have methods; allowed: --rows NAMES")
+    name = flag.removeprefix("--").replace("-", "_")
+    refused = option_of_other_agent(name, options.shown) if hasattr(options, "shown") else None
+    if refused and not options.named:
+        return no_task(command)
+    return refused or unknown_flag(_commands(parser)[command], word)

@@ -1,0 +1,238 @@
+"""`playvirtual train`, `evaluate`, `export` and `bench`: the commands about one run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from playvirtual.cli.flags import DEFAULT_TASK, add_fields, first_look, given_fields, no_task, optional_int
+from playvirtual.cli.output import show
+from playvirtual.config.build import base, method_names
+from playvirtual.config.schema import PRESETS, Config
+from playvirtual.errors import InputError, writing
+from playvirtual.options import coerce
+
+TRAIN_EXAMPLES = """\
+examples:
+  playvirtual train toy/catch                                      minutes on a laptop's CPU
+  playvirtual train atari/pong --method spr --seed 3               another method, another seed
+  playvirtual train dmc/cheetah-run --K 3 --log tensorboard        an option of the method, a logger
+  playvirtual train atari/pong --resume                            resume after a stop: the same command + --resume
+  playvirtual train --resume runs/atari-pong/playvirtual/seed-1    resume by the run folder alone
+then: playvirtual evaluate RUN --video"""
+EVALUATE_EXAMPLES = """\
+examples:
+  playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
+  playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
+  playvirtual evaluate pong-agent --video                                        an export, with a video"""
+EXPORT_EXAMPLES = """\
+example:
+  playvirtual export runs/atari-pong/playvirtual/seed-1 --out pong-agent"""
+BENCH_EXAMPLES = """\
+example:
+  playvirtual bench atari/pong --precision bf16 --json pong.json
+Compare the update's median; quartiles far from it mean that the machine was not idle."""
+
+
+def add_train(commands: Any, words: Sequence[str]) -> None:
+    """Adds `playvirtual train` with the flags of the task that `words` name."""
+    named, config = _task_shown("train", words, _train_arguments)
+    parser = commands.add_parser(
+        "train",
+        usage="playvirtual train TASK [--method NAME] [--seed N] [--resume] [options]\n"
+        "       playvirtual train --resume RUN",
+        help="train an agent and score it",
+        description=f"Train an agent and score it. Defaults shown are those of {config.task}; other tasks have others.",
+        epilog=TRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _train_arguments(parser)
+    add_fields(parser, config)
+    parser.set_defaults(run=_train, shown=config, named=named)
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "task", nargs="?", help="e.g. atari/pong, minatar/breakout, toy/catch; see `playvirtual list tasks`"
+    )
+    parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(method_names())} (default: playvirtual)")
+    parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="a new or an empty folder for the run (default: runs/TASK/METHOD/seed-N)"
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="RUN",
+        help="resume from the last checkpoint, bit-exact on the CPU: add it to the command that started the run (a run "
+        "that was never started is started), or give the run folder instead of a task; changed settings are refused",
+    )
+    parser.add_argument(
+        "--log",
+        default="none",
+        metavar="NAMES",
+        help="none, tensorboard, wandb, or both with a comma: loggers beside the run folder, which is always written",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def add_evaluate(commands: Any) -> None:
+    """Adds `playvirtual evaluate`."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="score a trained agent again",
+        description="Play whole episodes with a run's latest valid checkpoint under its evaluation protocol.",
+        epilog=EVALUATE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
+    parser.add_argument("--episodes", metavar="N", help="default: as many as the run's own evaluation")
+    parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_argument(
+        "--video",
+        action="store_true",
+        help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
+        "MP4 with the extra `video` installed, else GIF",
+    )
+    parser.set_defaults(run=_evaluate)
+
+
+def add_export(commands: Any) -> None:
+    """Adds `playvirtual export`."""
+    parser = commands.add_parser(
+        "export",
+        help="write a trained agent as a small folder",
+        description="Write the policy weights and the configuration alone, without replay and optimizers; "
+        "`playvirtual evaluate` and pv.load take the folder like a run.",
+        epilog=EXPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", metavar="RUN", help="a run folder")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    parser.set_defaults(run=_export)
+
+
+def add_bench(commands: Any, words: Sequence[str]) -> None:
+    """Adds `playvirtual bench` with the flags of the task that `words` name."""
+    named, config = _task_shown("bench", words, _bench_arguments)
+    parser = commands.add_parser(
+        "bench",
+        usage="playvirtual bench TASK [--method NAME] [--repeats N] [--json FILE] [options]",
+        help="time a run's updates and steps on this machine, and show where the time goes",
+        description="Time what `playvirtual train` with the same flags would do: build its parts, play 300 random "
+        "steps, compile and capture, then measure updates, whole steps, memory and kernels. No run folder is "
+        f"written. Defaults shown are those of {config.task}.",
+        epilog=BENCH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _bench_arguments(parser)
+    add_fields(parser, config)
+    parser.set_defaults(run=_bench, shown=config, named=named)
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", nargs="?", help="e.g. atari/pong, toy/catch; see `playvirtual list tasks`")
+    parser.add_argument("--method", default="playvirtual", metavar="NAME", help=f"one of {', '.join(method_names())}")
+    parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+
+
+def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
+    """Whether `command` is given a task, and the configuration whose defaults its help shows."""
+    if not words or words[0] != command:
+        return False, base(DEFAULT_TASK)
+    options, stray = first_look(words[1:], add_arguments)
+    try:
+        given = options.task or _task_of_run(getattr(options, "resume", None))
+        return given is not None, base(given or DEFAULT_TASK)
+    except InputError as error:
+        raise stray or error from None
+
+
+def _task_of_run(run: str | bool | None) -> str | None:
+    """The task of the run that is to be resumed; None if --resume names none."""
+    if not isinstance(run, str):
+        return None
+    from playvirtual.envs import task_names
+    from playvirtual.runs.folder import RunFolder
+
+    try:
+        return RunFolder.open(run).config().task
+    except InputError as error:
+        if Path(run).exists() or not (run.startswith("gym/") or run in task_names()):
+            raise
+        raise InputError(
+            f"resume: {run!r} is a task and not a run folder; allowed: `playvirtual train {run} --resume`, or "
+            "`playvirtual train --resume RUN`"
+        ) from error
+
+
+def _train(options: argparse.Namespace) -> int:
+    from playvirtual.api import resume, train
+    from playvirtual.study.scores import run_summary
+
+    choices = {name: getattr(options, name) for name in ("method", "preset") if getattr(options, name) is not None}
+    common = {"log": options.log, "quiet": options.quiet, **choices, **given_fields(options)}
+    if isinstance(options.resume, str):
+        if options.task is not None or options.run_dir is not None:
+            raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
+        run = resume(options.resume, **common)
+    elif options.task is None and options.resume:
+        raise InputError(
+            "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
+            "flags that started the run, or `playvirtual train --resume RUN`"
+        )
+    elif options.task is None:
+        raise no_task("train")
+    else:
+        run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
+    show(f"{run_summary(run.config, run.returns)}\nrun folder: {run.path}")
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from playvirtual.api import evaluate, load
+    from playvirtual.runs.folder import RunFolder
+    from playvirtual.study.scores import run_summary
+    from playvirtual.training.video import Recorder
+
+    config = RunFolder.open(options.path).config()
+    episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
+    recorder = Recorder(load(options.path, options.device)) if options.video else None
+    returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
+    show(run_summary(config, returns))
+    if recorder is not None:
+        video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        with writing("video", video):
+            show(f"video: {recorder.save(video)}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from playvirtual.api import export
+
+    show(f"export: {export(options.path, options.out)}")
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from playvirtual.api import benchmark
+    from playvirtual.bench.table import json_file, table
+
+    if options.task is None:
+        raise no_task("bench")
+    repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
+    given = {"method": options.method, "preset": options.preset, **given_fields(options)}
+    measurement = benchmark(options.task, repeats=repeats, **given)
+    show(table(measurement))
+    write(measurement)
+    return 0

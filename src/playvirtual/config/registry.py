@@ -1,0 +1,182 @@
+"""What can be named in a configuration: agents, methods and samplers of virtual actions, ours and those of extensions.
+
+Entries are data. The code behind them is imported when it is first needed, as with `gymnasium.register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+from playvirtual.errors import InputError, unknown
+from playvirtual.extensions import EntryPoint, load_extensions, resolve
+
+ActionKind = Literal["discrete", "continuous"]
+ACTION_KINDS: tuple[ActionKind, ...] = ("discrete", "continuous")
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """An agent: its class, its options, the action spaces it takes, its hyperparameters by task."""
+
+    name: str
+    entry_point: EntryPoint
+    config: type  # a frozen dataclass, a subclass of AgentConfig, of this agent alone
+    actions: frozenset[ActionKind]
+    hyperparameters: Mapping[str, Any]  # "family/name", "family" or "" (every other task) → its options there
+    reference_changes: Mapping[str, Any] = field(default_factory=dict)  # what preset `reference` changes
+
+    def load(self) -> Callable[..., Any]:
+        """The class, imported if it was given by its name."""
+        return resolve(self.entry_point)
+
+    def options_for(self, task: str) -> Any:
+        """The agent's hyperparameters on a task: those of the task, of its family, or of every task."""
+        for key in (task, task.partition("/")[0], ""):
+            if key in self.hyperparameters:
+                return self.hyperparameters[key]
+        known = ", ".join(sorted(self.hyperparameters))
+        raise InputError(f"task: the agent {self.name!r} has no hyperparameters for {task!r}; allowed: {known}")
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method of the command line: the agent for each kind of action space, and what it changes in the options."""
+
+    name: str
+    agents: Mapping[ActionKind, str]
+    changes: Mapping[str, Any]
+    note: str
+
+    def agent_for(self, kind: ActionKind, task: str) -> AgentSpec:
+        """The agent of this method for a task with that kind of action space."""
+        if kind not in self.agents:
+            allowed = " or ".join(self.agents)
+            raise InputError(f"method: {self.name!r} is not for {task!r} with {kind} actions; allowed: {allowed} ones")
+        return agent(self.agents[kind])
+
+
+_agents: dict[str, AgentSpec] = {}
+_methods: dict[str, MethodSpec] = {}
+_samplers: dict[str, EntryPoint] = {}
+
+
+def register_agent(
+    name: str,
+    entry_point: EntryPoint,
+    *,
+    config: type,
+    actions: ActionKind | Iterable[ActionKind],
+    hyperparameters: Any,
+    reference_changes: Mapping[str, Any] | None = None,
+    note: str = "",
+    method: bool = True,
+) -> None:
+    """Makes an agent known, and the method of the same name that picks it: `playvirtual train TASK --method NAME`.
+
+    `entry_point` is the class, or "module:Class"; it is called as
+    `Class(config, observation_shape, action_space, device=, generator=, bf16=)` and must fulfil `Agent`.
+    `config` is its own frozen dataclass of options, a subclass of `AgentConfig`; `hyperparameters` an instance, or a
+    mapping from "family/name", "family" or "" to one. `actions` names the kinds of action spaces it takes.
+    """
+    kinds = frozenset([actions] if isinstance(actions, str) else actions)
+    for kind in kinds - set(ACTION_KINDS):
+        raise unknown("actions", str(kind), ACTION_KINDS)
+    if not kinds:
+        raise InputError(f"actions: none is given for {name!r}; allowed: {', '.join(ACTION_KINDS)}")
+    by_task = hyperparameters if isinstance(hyperparameters, Mapping) else {"": hyperparameters}
+    for task, options in by_task.items():
+        if not isinstance(options, config):
+            raise InputError(f"hyperparameters: {options!r} of {task!r} is not allowed; allowed: a {config.__name__}")
+    for other in _agents.values():
+        if other.config is config and other.name != name:
+            raise InputError(f"config: {config.__name__} is that of the agent {other.name!r}; allowed: one of its own")
+    spec = AgentSpec(name, entry_point, config, kinds, dict(by_task), dict(reference_changes or {}))
+    _add(_agents, "agent", name, spec)
+    if method:
+        register_method(name, agents=dict.fromkeys(kinds, name), note=note)
+
+
+def register_method(
+    name: str,
+    *,
+    agents: Mapping[ActionKind, str],
+    changes: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> None:
+    """Makes a method known: a name for an agent per kind of action space with some options changed."""
+    _add(_methods, "method", name, MethodSpec(name, dict(agents), dict(changes or {}), note))
+
+
+def register_sampler(name: str, entry_point: EntryPoint) -> None:
+    """Makes a sampler of virtual actions known: `--virtual-actions NAME`.
+
+    `entry_point` is a class or function, or "module:Name"; called with `sigma=` it gives a `method.Sampler`.
+    """
+    _add(_samplers, "sampler", name, entry_point)
+
+
+def _add(entries: dict[str, Any], what: str, name: str, entry: Any) -> None:
+    if not isinstance(name, str) or not name or set(name) & set(" /\\,;"):
+        raise InputError(f"{what}: {name!r} is not allowed as a name; allowed: no spaces, slashes, commas")
+    if name in entries and entries[name] != entry:
+        raise InputError(f"{what}: {name!r} is registered already; allowed: another name")
+    entries[name] = entry
+
+
+def agents() -> list[AgentSpec]:
+    """Every agent."""
+    load_all()
+    return list(_agents.values())
+
+
+def agent(name: str) -> AgentSpec:
+    """The agent of that name."""
+    load_all()
+    if name not in _agents:
+        raise unknown("agent_kind", name, _agents)
+    return _agents[name]
+
+
+def agent_of(options: Any) -> AgentSpec:
+    """The agent whose options these are."""
+    load_all()
+    for spec in _agents.values():
+        if spec.config is type(options):
+            return spec
+    raise InputError(f"agent: {type(options).__name__} belongs to no agent; allowed: one that register_agent was told")
+
+
+def method(name: str) -> MethodSpec:
+    """The method of that name."""
+    load_all()
+    if name not in _methods:
+        raise unknown("method", name, _methods)
+    return _methods[name]
+
+
+def methods() -> list[MethodSpec]:
+    """Every method, the paper's first."""
+    load_all()
+    return list(_methods.values())
+
+
+def sampler_names() -> list[str]:
+    """Every sampler of virtual actions."""
+    load_all()
+    return list(_samplers)
+
+
+def load_sampler(name: str) -> Callable[..., Any]:
+    """The class or function that makes the sampler of that name."""
+    if name not in sampler_names():
+        raise unknown("virtual_actions", name, _samplers)
+    return resolve(_samplers[name])
+
+
+def load_all() -> None:
+    """Registers what comes with this package, then what installed extensions announce; once."""
+    import_module("playvirtual.config.hyperparameters")
+    load_extensions()

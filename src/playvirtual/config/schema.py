@@ -1,0 +1,352 @@
+"""The configuration of a run: frozen, typed, validated. Values stand in hyperparameters.py, meaning and limits here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+from playvirtual.config import registry
+from playvirtual.device import check_device_name
+from playvirtual.envs.env import EnvironmentConfig
+from playvirtual.errors import InputError, unknown
+from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
+
+PRESETS = ("paper", "reference")
+LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The auxiliary objective: Section 3 of the paper and its ablations."""
+
+    K: int = option("steps predicted forward, and back; 0: no prediction at all", low=0)
+    M: str = option("virtual trajectories per sample: a number, or a multiple of the action count such as 2A")
+    lambda_pred: float = option("weight of the prediction loss, which sums over K steps", low=0)
+    lambda_cyc_max: float = option("weight of the cycle loss once the warm-up is over", low=0)
+    i_end: int = option("steps of the Gaussian warm-up of the cycle loss' weight; 0: no warm-up", low=0)
+    metric: Literal["projection", "latent"] = option("the space in which the cycle must close")
+    latent_distance: Literal["cosine", "mse", "normalised-mse"] = option(
+        "distance of the latent metric; normalised-mse is the mean, not the sum, of cosine's squared differences"
+    )
+    constraint: Literal["end", "every"] = option("the cycle must close at its end, or match at every step")
+    virtual_actions: str = option(
+        "the sampler of virtual actions: uniform, perturbed (the recorded ones with noise), or a registered one"
+    )
+    sigma: float = option(
+        "scale of the sampler's noise; perturbed: Gaussian std, or for discrete actions the chance of a new one", low=0
+    )
+    cycle_trains_forward: bool = option("the cycle loss trains the forward model, not only encoder and backward model")
+    real_cycle: bool = option("the cycle loss is also taken along the recorded actions")
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """What training asks of every agent's options; an agent's own options are a subclass."""
+
+    batch_size: int = option("transitions or sequences per update", low=1)
+    updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
+
+    @property
+    def lookahead(self) -> int:
+        """The entries of the replay buffer after a start that a batch reads besides the K of the objective."""
+        return 1
+
+    def check(self, config: Config) -> None:
+        """Raises an InputError where the options of this agent do not fit together or to the configuration."""
+
+
+@dataclass(frozen=True)
+class RainbowConfig(AgentConfig):
+    """The discrete agent: Rainbow's head on an encoder shared with the auxiliary objective."""
+
+    channels: tuple[int, ...] = option("channels of the encoder's convolutions")
+    kernel_sizes: tuple[int, ...] = option("their kernel sizes")
+    strides: tuple[int, ...] = option("their strides")
+    latent: int = option("size of a vector latent; 0: keep the feature map and use convolutional dynamics", low=0)
+    dynamics_hidden: int = option("hidden units of fully connected dynamics models", low=1)
+    hidden: int = option("hidden units of the value and the advantage stream", low=1)
+    atoms: int = option("bins of the return distribution", low=2)
+    v_max: float = option("the distribution's support is [−v_max, v_max]", low=1e-6)
+    noisy_sigma: float = option("initial σ₀ of the noisy layers", low=0)
+    discount: float = option("γ", low=0, high=1)
+    n_step: int = option("rewards summed before bootstrapping", low=1)
+    learning_rate: float = option("Adam's learning rate", low=0)
+    adam_beta1: float = option("Adam's β₁", low=0, high=LARGEST_BETA)
+    adam_beta2: float = option("Adam's β₂", low=0, high=LARGEST_BETA)
+    adam_eps: float = option("Adam's ε", low=0)
+    max_grad_norm: float = option("gradients are clipped to this norm: encoder and head, DM, and BDM separately", low=0)
+    target_period: int = option("updates between target network updates", low=1)
+    target_tau: float = option("τ, what the target network takes from the online one; 1: a copy", low=0, high=1)
+    target_moment: Literal["after-step", "before-step"] = option(
+        "the target network is updated after the optimizer step, or before it and so is one update old"
+    )
+    shift_pad: int = option("augmentation: random shift by up to this many pixels", low=0)
+    intensity_scale: float = option("augmentation: scale of the random intensity", low=0)
+    priority_exponent: float = option("α of prioritised replay", low=0)
+    priority_beta_start: float = option("β of the importance weights at the first step", low=0, high=1)
+    priority_beta_end: float = option("β after priority_beta_steps", low=0, high=1)
+    priority_beta_steps: int = option("steps over which β grows", low=1)
+
+    @property
+    def lookahead(self) -> int:
+        return self.n_step
+
+    def check(self, config: Config) -> None:
+        _check_convolutions(self.channels, self.kernel_sizes, self.strides)
+
+
+@dataclass(frozen=True)
+class SacConfig(AgentConfig):
+    """The continuous agent: SAC on an encoder shared with the auxiliary objective."""
+
+    channels: tuple[int, ...] = option("channels of the encoder's convolutions")
+    kernel_sizes: tuple[int, ...] = option("their kernel sizes")
+    strides: tuple[int, ...] = option("their strides")
+    latent: int = option("size of the latent state", low=1)
+    encoder_tanh: bool = option("the latent state is squashed by a tanh after its LayerNorm")
+    hidden: int = option("hidden units of each of the actor's and the critics' two layers", low=1)
+    dynamics_hidden: int = option("hidden units of the dynamics models", low=1)
+    projection_hidden: int = option("hidden units of the projection and the prediction head", low=1)
+    log_std_min: float = option("smallest logarithm of the policy's standard deviation")
+    log_std_max: float = option("largest logarithm of the policy's standard deviation")
+    discount: float = option("γ", low=0, high=1)
+    auxiliary_batch_size: int = option("sequences per update of the auxiliary objective", low=1)
+    learning_rate: float = option("Adam's learning rate for encoder, critic and actor", low=0)
+    auxiliary_learning_rate: float = option("the same for encoder, dynamics models and heads", low=0)
+    adam_beta1: float = option("Adam's β₁", low=0, high=LARGEST_BETA)
+    adam_beta2: float = option("Adam's β₂", low=0, high=LARGEST_BETA)
+    adam_eps: float = option("Adam's ε", low=0)
+    separate_encoder_optimizer: bool = option(
+        "in the auxiliary update the encoder is clipped and stepped by an Adam of its own and then again with the rest"
+    )
+    max_grad_norm: float = option("gradients of the auxiliary update are clipped to this norm", low=0)
+    initial_temperature: float = option("α of the entropy bonus at the start", low=1e-8)
+    temperature_learning_rate: float = option("Adam's learning rate for log α", low=0)
+    temperature_beta1: float = option("Adam's β₁ for log α", low=0, high=LARGEST_BETA)
+    actor_period: int = option("critic updates per update of actor and temperature", low=1)
+    critic_target_period: int = option("updates between updates of the target critic", low=1)
+    q_tau: float = option("τ, what the target critic's Q functions take from the online ones each time", low=0, high=1)
+    encoder_tau: float = option("τ of the target critic's encoder", low=0, high=1)
+    momentum_period: int = option("updates between updates of the momentum encoder and projection", low=1)
+    momentum_tau: float = option("τ of the momentum encoder and projection", low=0, high=1)
+    target_projection: Literal["copy", "independent"] = option(
+        "the momentum projection starts as a copy of the online one, or with weights of its own"
+    )
+    crop_size: int = option("size of what the networks see: random crops in updates, the center when acting", low=1)
+    intensity_scale: float = option("augmentation: scale of the random intensity (auxiliary objective)", low=0)
+
+    def check(self, config: Config) -> None:
+        _check_convolutions(self.channels, self.kernel_sizes, self.strides)
+        image_size = config.environment.image_size
+        if self.crop_size > image_size:
+            raise InputError(f"crop_size: {self.crop_size} is not allowed; allowed: 1 to image_size, {image_size}")
+        if self.log_std_min > self.log_std_max:
+            raise InputError(
+                f"log_std_min: {self.log_std_min} is not allowed; allowed: log_std_max, {self.log_std_max}, or less"
+            )
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay buffer."""
+
+    capacity: int = option("frames kept", low=2)
+    learning_starts: int = option("agent steps of random play before the first update", low=1)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How a trained agent is scored."""
+
+    eval_episodes: int = option("episodes of an evaluation", low=1)
+    eval_envs: int = option("environments that play them side by side", low=1)
+    eval_every: int = option("steps between evaluations; 0: at the end only", low=0)
+    eval_epsilon: float = option("chance of a random action in evaluation (discrete actions)", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run."""
+
+    task: str = option("what to learn; see `playvirtual list tasks`")
+    method: str = option("a row of the paper's tables; see `playvirtual list methods`")
+    preset: str = option("paper: the text's values; reference: the released code's where the two disagree")
+    seed: int = option("decides everything that is random", low=0, high=LARGEST_INT)
+    steps: int = option("length of the run, in step_unit", low=1)
+    step_unit: Literal["agent", "environment"] = option(
+        "what steps, schedules and evaluation intervals count: agent steps, or environment frames"
+    )
+    device: str = option("auto, cpu, cuda or cuda:N")
+    threads: int = option("CPU threads of the networks; 0: PyTorch's choice when the run begins", low=0, high=1024)
+    compile: Literal["off", "cudagraph", "full"] = option(
+        "on a GPU: off, updates as CUDA graphs, or full: compiled by TorchInductor too; the CPU runs them eagerly"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = option(
+        "precision of the updates on a GPU; one without tensor cores for it, as the CPU, computes in fp32"
+    )
+    log_every: int = option("agent steps between two lines of metrics", low=1)
+    checkpoint_every: int = option(
+        "agent steps between two checkpoints; 0: only at evaluations, at the end, and when interrupted", low=0
+    )
+    video_at_evaluation: bool = option("record the first env of every evaluation into videos/; changes no number")
+    environment: EnvironmentConfig = option("how the environment is shown")
+    objective: ObjectiveConfig = option("the auxiliary objective")
+    agent: AgentConfig = option("the agent")
+    replay: ReplayConfig = option("the replay buffer")
+    evaluation: EvaluationConfig = option("how it is scored")
+    encoder_from: str = option(
+        "a run folder whose encoder is loaded and kept frozen, for RL alone; empty: none", default=""
+    )
+
+    @property
+    def frames_per_step(self) -> int:
+        """What one agent step adds to what `steps`, schedules and evaluation intervals count."""
+        return self.environment.action_repeat if self.step_unit == "environment" else 1
+
+    @property
+    def first_update(self) -> float:
+        """The agent steps taken when the first update is made; infinite without updates."""
+        rate = self.agent.updates_per_step
+        return self.replay.learning_starts - 1 + (math.ceil(1 / rate - 1e-9) if rate else math.inf)
+
+    @property
+    def agent_steps(self) -> int:
+        """The whole agent steps that reach `steps`."""
+        return -(-self.steps // self.frames_per_step)
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """A copy with the named fields replaced wherever in the groups they are, coerced to their types, checked."""
+    known = {f.name for f, _, _ in leaves(config)}
+    for name in values:
+        if name not in known:
+            raise option_of_other_agent(name, config) or unknown("option", name, known)
+    changed: Config = _replace(config, values)
+    return validated(changed)
+
+
+def option_of_other_agent(name: str, config: Config, shown: str | None = None) -> InputError | None:
+    """The error for a field that only other agents than the configuration's have; None if it is no such field."""
+    own = registry.agent_of(config.agent)
+    if name in {f.name for f in fields(config.agent)}:
+        return None
+    others = [spec for spec in registry.agents() if name in {f.name for f in fields(spec.config)}]
+    if not others:
+        return None
+    kinds = sorted({kind for spec in others for kind in spec.actions} - own.actions)
+    agents = ", ".join(spec.name for spec in others)
+    if not kinds:
+        return InputError(f"option: {(shown or name)!r} is not one of the agent {own.name}; allowed: with {agents}")
+    return InputError(
+        f"option: {(shown or name)!r} is not one of {config.task}, which has {' or '.join(sorted(own.actions))} "
+        f"actions; allowed: on tasks with {' or '.join(kinds)} ones"
+    )
+
+
+def _replace(config: Any, values: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for f in fields(config):
+        current = getattr(config, f.name)
+        if is_dataclass(current):
+            changes[f.name] = _replace(current, values)
+        elif f.name in values:
+            changes[f.name] = coerce(f.name, hints[f.name], values[f.name])
+    return replace(config, **changes)
+
+
+def validated(config: Config) -> Config:
+    """The same configuration, or an InputError that names the first field out of its limits."""
+    check_intervals(config)
+    registry.method(config.method)
+    if config.preset not in PRESETS:
+        raise unknown("preset", config.preset, PRESETS)
+    check_device_name(config.device)
+    if config.objective.virtual_actions not in registry.sampler_names():
+        raise unknown("virtual_actions", config.objective.virtual_actions, registry.sampler_names())
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?A|\d{1,9}", config.objective.M):
+        raise InputError(
+            f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "
+            "number of actions such as 2A"
+        )
+    if config.encoder_from and config.objective.K:
+        raise InputError(
+            f"encoder_from: a fixed encoder learns from no prediction, but K is {config.objective.K}; allowed: with "
+            "--method rl"
+        )
+    config.agent.check(config)
+    _check_replay(config)
+    return config
+
+
+def _check_convolutions(channels: Sequence[int], kernel_sizes: Sequence[int], strides: Sequence[int]) -> None:
+    if not len(channels) == len(kernel_sizes) == len(strides):
+        raise InputError(
+            f"channels, kernel_sizes, strides: {channels}, {kernel_sizes}, {strides} differ in length; "
+            "allowed: one entry per convolution in each"
+        )
+
+
+def _check_replay(config: Config) -> None:
+    """There must be something to sample at the first update, and room for it later."""
+    span = max(config.objective.K, config.agent.lookahead)
+    if config.replay.learning_starts <= span:
+        raise InputError(
+            f"learning_starts: {config.replay.learning_starts} is not allowed; allowed: more than {span}, "
+            "the steps that a batch looks ahead"
+        )
+    room = span + config.environment.frame_stack
+    if config.replay.capacity < room:
+        raise InputError(
+            f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
+            f"batch looks ahead and the {config.environment.frame_stack} frames of an observation"
+        )
+
+
+def num_virtual(M: str, actions: int) -> int:
+    """The number of virtual trajectories: '12' is 12, '2A' is twice the number of actions (or action dimensions)."""
+    return round(float(M[:-1]) * actions) if M.endswith("A") else int(M)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain JSON values; `from_dict` is the inverse."""
+    return {**asdict(config), "agent_kind": registry.agent_of(config.agent).name}
+
+
+def from_dict(data: Mapping[str, Any]) -> Config:
+    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are passed over."""
+    agent = registry.agent(str(data["agent_kind"])).config
+    own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
+    return validated(_from_dict(Config, own, agent))
+
+
+def differences(a: Config, b: Config) -> list[str]:
+    """The fields in which two configurations differ, as `name: value in a → value in b`.
+
+    The device is left out: a run may be resumed on another card, or without any.
+    """
+    if type(a.agent) is not type(b.agent):
+        return [f"task: {a.task!r} → {b.task!r}"] if a.task != b.task else [f"method: {a.method!r} → {b.method!r}"]
+    pairs = zip(leaves(a), leaves(b), strict=True)
+    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
+
+
+def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
+    hints = get_type_hints(cls)
+    known = {f.name for f in fields(cls)}
+    for name in data:
+        if name not in known:
+            raise unknown("config.json: field", name, known)
+    values: dict[str, Any] = {}
+    for f in fields(cls):
+        kind = agent if f.name == "agent" else hints[f.name]
+        if f.name not in data and f.default is not MISSING:
+            continue
+        if f.name not in data:
+            raise InputError(f"config.json: the field {f.name!r} is missing")
+        nested = is_dataclass(kind)
+        values[f.name] = _from_dict(kind, data[f.name], agent) if nested else coerce(f.name, kind, data[f.name])
+    return cls(**values)

@@ -1,0 +1,98 @@
+"""What a run computes on: the device, its precision, and the number of threads and cores.
+
+PyTorch is imported when it is first needed: processes that only step environments do without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from playvirtual.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def num_cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_cores() -> int:
+    """The cores that are this run's own: OMP_NUM_THREADS where it is set, as sweeps do, never more than there are."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(wanted), num_cores()) if wanted.isdecimal() and int(wanted) else num_cores()
+
+
+def check_device_name(name: str) -> None:
+    """Raises an InputError unless that is how a device is named, whether it is there or not."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InputError(f"device: {name!r} is not allowed; allowed: auto, cpu, cuda, cuda:N")
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError."""
+    import torch
+
+    name = str(device)
+    check_device_name(name)
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda"):
+        count = torch.cuda.device_count()
+        if torch.device(name).index is not None and (torch.device(name).index or 0) >= count > 0:
+            raise InputError(
+                f"device: {name!r} is not there; allowed: cpu, {', '.join(f'cuda:{i}' for i in range(count))}"
+            )
+        if count == 0:
+            raise InputError(f"device: {name!r} is not there (PyTorch sees no GPU); allowed: auto, cpu")
+    return torch.device(name)
+
+
+def configure_torch(device: torch.device, precision: str, threads: int = 0) -> None:
+    """Makes this process compute in a run's precision and, on the CPU, with its number of threads.
+
+    It is called before an agent of the run acts or learns. Matrix products and convolutions may use TF32 unless the
+    precision is fp32; bf16 is applied by the agent. With 0 threads the number is PyTorch's own choice.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    _thread_count.use(threads if device.type == "cpu" else 0)
+
+
+def num_threads(device: torch.device) -> int:
+    """The threads that operators on this device use: on the CPU they decide the order of sums; 0 on a GPU."""
+    import torch
+
+    return torch.get_num_threads() if device.type == "cpu" else 0
+
+
+def effective_precision(device: torch.device, precision: str) -> str:
+    """The precision that updates really have there: tensor cores take tf32 and bf16 since NVIDIA's Ampere."""
+    import torch
+
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return precision if able else "fp32"
+
+
+class _ThreadCount:
+    """The number of threads of PyTorch's operators: a run's, or what it was before any run asked for another."""
+
+    def __init__(self) -> None:
+        self._asked = 0  # by the last run; 0: nothing to undo
+        self._before = 0
+
+    def use(self, count: int) -> None:
+        import torch
+
+        now = torch.get_num_threads()
+        own = self._before if now == self._asked else now  # another number is a later choice of the caller's
+        self._asked, self._before = count, own
+        if (wanted := count or own) != now:
+            torch.set_num_threads(wanted)
+
+
+_thread_count = _ThreadCount()

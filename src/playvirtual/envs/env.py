@@ -1,0 +1,94 @@
+"""The contract of an environment: several copies of one task behind one interface, a vector env."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from playvirtual.options import option
+
+Frames = npt.NDArray[np.uint8]  # (N, C, H, W)
+Floats = npt.NDArray[np.float32]  # (N,)
+Flags = npt.NDArray[np.bool_]  # (N,)
+ActionSpace = spaces.Discrete[np.int64] | spaces.Box
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """How the world is shown to the agent."""
+
+    frame_stack: int = option("frames in one observation", low=1)
+    stack_fill: Literal["zeros", "repeat"] = option("what stands before an episode's first frame: zeros, or that frame")
+    image_size: int = option("side of a stored frame in pixels", low=1)
+    grayscale: bool = option("one gray channel instead of three colours, where the task has a choice")
+    action_repeat: int = option("environment frames per action", low=1)
+    max_episode_frames: int = option("an episode ends here at the latest; 0: the task's own limit", low=0)
+    life_loss_is_terminal: bool = option("in training, a lost life ends the return (Atari)")
+    reward_clip: float = option("training rewards are clipped to ± this; 0: not clipped", low=0)
+
+
+class VectorStep(NamedTuple):
+    """The result of one action in each of N environments. The arrays belong to the caller and never change later.
+
+    A lost life is `terminated and not done`; a time limit is `done and not terminated`.
+    """
+
+    frames: Frames  # (N, C, H, W): the newest frame alone; `FrameStack` makes observations of frames
+    rewards: Floats  # (N,): as the task gives them, unclipped, summed over the action repeat
+    terminated: Flags  # (N,): nothing to bootstrap from (the end of a game or, in training, a lost life)
+    done: Flags  # (N,): the episode has ended, terminated or truncated; the environment waits for a reset
+
+
+class VectorEnv(Protocol):
+    """N environments of one task, stepped together and reset one by one.
+
+    An environment that is done, or was never reset, keeps its frame, with reward 0 and `done`, until it is reset.
+    """
+
+    num_envs: int
+    frame_shape: tuple[int, int, int]  # (C, H, W) of one frame
+    action_space: ActionSpace  # of one environment
+
+    def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
+        """Starts a new episode in each of the environments `indices` and returns their first frames.
+
+        The seed, 0 … 2³¹ − 1, alone decides how an episode goes. Indices may come in any order, each at most once.
+        """
+        ...
+
+    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
+        """Takes one action per environment: (N,) integers for a discrete space, (N, A) floats for a box."""
+        ...
+
+    def render(self, index: int) -> Frames:
+        """(H, W, 3): the image of one environment for people to look at, for example in a video."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class ResetsInBackground(Protocol):
+    """A vector env that can begin its next reset while the present episode is played."""
+
+    def prepare_reset(self, seed: int) -> None: ...
+
+
+def describe_space(space: ActionSpace) -> dict[str, Any]:
+    """The space as JSON can hold it: the number of actions, or the bounds of a box."""
+    if isinstance(space, spaces.Discrete):
+        return {"n": int(space.n)}
+    return {"low": space.low.tolist(), "high": space.high.tolist()}
+
+
+def space_from_description(record: Mapping[str, Any]) -> ActionSpace:
+    """The space that `describe_space` described."""
+    if "n" in record:
+        return spaces.Discrete(int(record["n"]))
+    low, high = (np.asarray(record[key], dtype=np.float32) for key in ("low", "high"))
+    return spaces.Box(low, high, dtype=np.float32)

@@ -1,0 +1,216 @@
+"""Vector envs of single environments in this process, resets in the background, and frame stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from playvirtual.envs.env import ActionSpace, Flags, Frames, VectorEnv, VectorStep
+
+
+class EnvStep(NamedTuple):
+    """The result of one environment frame."""
+
+    reward: float
+    terminated: bool
+    done: bool  # terminated or truncated
+
+
+class SingleEnv(Protocol):
+    """One environment. `step` does not render, so that a frame which is never read is never drawn."""
+
+    frame_shape: tuple[int, int, int]  # (C, H, W)
+    action_space: ActionSpace
+
+    def reset(self, seed: int) -> None:
+        """Starts a new episode that is decided by the seed alone."""
+        ...
+
+    def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
+        """Moves on by one environment frame: a 0-d integer array for a discrete space, (A,) floats for a box."""
+        ...
+
+    def frame(self) -> Frames:
+        """(C, H, W): what the agent sees now."""
+        ...
+
+    def render(self) -> Frames:
+        """(H, W, 3): what a person would look at."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SyncVectorEnv:
+    """Single environments of one task as a `VectorEnv`, stepped one after another.
+
+    Each action is repeated for `action_repeat` frames. An episode is truncated (done, not terminated) once it has had
+    `max_frames` frames; 0 means never.
+    """
+
+    def __init__(self, envs: Sequence[SingleEnv], *, action_repeat: int, max_frames: int) -> None:
+        self.num_envs = len(envs)
+        self.frame_shape = envs[0].frame_shape
+        self.action_space = envs[0].action_space
+        self._envs = list(envs)
+        self._action_repeat = action_repeat
+        self._max_frames = max_frames
+        self._frames = np.zeros((self.num_envs, *self.frame_shape), np.uint8)
+        self._terminated = np.zeros(self.num_envs, np.bool_)
+        self._done = np.ones(self.num_envs, np.bool_)
+        self._age = np.zeros(self.num_envs, np.int64)  # environment frames since the reset
+
+    def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
+        for index, seed in zip(indices, seeds, strict=True):
+            self._envs[index].reset(int(seed))
+            self._frames[index] = self._envs[index].frame()
+        chosen = np.asarray(indices, np.intp)
+        self._terminated[chosen] = False
+        self._done[chosen] = False
+        self._age[chosen] = 0
+        return self._frames[chosen]
+
+    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
+        rewards = np.zeros(self.num_envs, np.float32)
+        for index in np.flatnonzero(~self._done):
+            rewards[index] = self._repeat(int(index), np.asarray(actions[index]))
+            self._frames[index] = self._envs[index].frame()
+        return VectorStep(self._frames.copy(), rewards, self._terminated.copy(), self._done.copy())
+
+    def _repeat(self, index: int, action: npt.NDArray[np.generic]) -> float:
+        """Repeats the action in one environment; returns the summed reward."""
+        total = 0.0
+        for _ in range(self._action_repeat):
+            reward, terminated, done = self._envs[index].step(action)
+            total += reward
+            self._age[index] += 1
+            out_of_time = 0 < self._max_frames <= self._age[index]
+            self._terminated[index] = terminated
+            self._done[index] = done or out_of_time
+            if self._done[index]:
+                break
+        return total
+
+    def render(self, index: int) -> Frames:
+        return self._envs[index].render()
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+class BackgroundReset:
+    """One environment played on two copies in turn: a thread resets one while the other is played.
+
+    It pays where a reset is slow and releases Python's lock. A seed decides how an episode goes, so neither the copy
+    that it is played on nor the time of the reset matters.
+    """
+
+    num_envs = 1
+
+    def __init__(self, make: Callable[[], VectorEnv]) -> None:
+        """`make` makes a vector env of one environment; the second copy is made when it is first needed."""
+        self._make = make
+        self._playing = make()
+        self._spare: VectorEnv | None = None
+        self._prepared: tuple[int, Future[Frames]] | None = None  # a seed, and the first frame of its episode
+        self._thread = ThreadPoolExecutor(1, "reset")
+        self.frame_shape = self._playing.frame_shape
+        self.action_space = self._playing.action_space
+
+    def prepare_reset(self, seed: int) -> None:
+        """Begins the reset to the episode of that seed; the next `reset` should ask for it."""
+        self._wait()  # an earlier reset that was never asked for: there is one spare copy
+        self._prepared = seed, self._thread.submit(self._reset_spare, seed)
+
+    def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
+        if not indices:
+            return self._playing.reset(indices, seeds)
+        prepared = self._wait()
+        if prepared is None or prepared[0] != seeds[0]:
+            return self._playing.reset(indices, seeds)
+        assert self._spare is not None
+        self._playing, self._spare = self._spare, self._playing
+        return prepared[1]
+
+    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
+        return self._playing.step(actions)
+
+    def render(self, index: int) -> Frames:
+        return self._playing.render(index)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        for env in (self._playing, self._spare):
+            if env is not None:
+                env.close()
+
+    def _reset_spare(self, seed: int) -> Frames:
+        if self._spare is None:
+            self._spare = self._make()
+        return self._spare.reset([0], [seed])
+
+    def _wait(self) -> tuple[int, Frames] | None:
+        """The seed and frame of the reset in the background, once it is complete; raises the error it ended with."""
+        if self._prepared is None:
+            return None
+        (seed, frames), self._prepared = self._prepared, None
+        return seed, frames.result()
+
+
+class FrameStack:
+    """Observations of N environments, (N, depth·C, H, W), oldest frame first.
+
+    The frames before a start are zeros or, with `repeat_first`, copies of the first frame. A start is a reset or, in
+    training, a lost life: `clear` the environment's history, then `push` its newest frame.
+    """
+
+    def __init__(
+        self, num_envs: int, depth: int, frame_shape: tuple[int, int, int], *, repeat_first: bool = False
+    ) -> None:
+        channels, height, width = frame_shape
+        self._history = np.zeros((num_envs, depth, channels, height, width), np.uint8)
+        self._observations = self._history.reshape(num_envs, depth * channels, height, width)
+        self._repeat_first = repeat_first
+        self._empty = np.ones(num_envs, np.bool_)  # environments whose next frame is a first one
+
+    @property
+    def observations(self) -> Frames:
+        """(N, depth·C, H, W): a view, which the next `push` or `clear` changes; copy it to keep it."""
+        return self._observations
+
+    def clear(self, indices: Sequence[int] | Flags) -> None:
+        """Forgets the history of some environments, given as indices or as a mask of N flags."""
+        chosen = _as_indices(indices)
+        self._history[chosen] = 0
+        self._empty[chosen] = True
+
+    def push(self, frames: Frames, indices: Sequence[int] | Flags | None = None) -> Frames:
+        """Appends the newest frame, (N, C, H, W), of all environments or of some; returns `observations`."""
+        chosen = slice(None) if indices is None else _as_indices(indices)
+        if isinstance(chosen, slice):
+            _append(self._history, frames)
+        else:
+            for index, frame in zip(chosen, frames, strict=True):
+                _append(self._history[index : index + 1], frame)
+        if self._repeat_first and self._empty[chosen].any():
+            first = np.arange(len(self._empty))[chosen][self._empty[chosen]]
+            self._history[first] = self._history[first, -1:]
+        self._empty[chosen] = False
+        return self._observations
+
+
+def _as_indices(indices: Sequence[int] | Flags) -> npt.NDArray[np.intp]:
+    chosen = np.asarray(indices)
+    return np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.intp)
+
+
+def _append(history: Frames, frames: Frames) -> None:
+    """Moves (N, depth, C, H, W) on by one frame in place, slot by slot: NumPy buffers copies that overlap."""
+    for slot in range(history.shape[1] - 1):
+        history[:, slot] = history[:, slot + 1]
+    history[:, -1] = frames

@@ -1,0 +1,42 @@
+"""Extensions: installed packages that announce themselves, and entry points given as text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+GROUP = "playvirtual.extensions"  # the group of entry points by which packages announce themselves
+
+EntryPoint = str | Callable[..., Any]  # "module:attribute", as with gymnasium.register, or the object itself
+
+_loaded: set[str] = set()
+
+
+def load_extensions() -> None:
+    """Loads, once, every entry point of the group "playvirtual.extensions".
+
+    Each names a module, which registers agents, environments or samplers when it is imported, or a function without
+    arguments, which is called. One that fails is named in a warning and left out.
+    """
+    for announced in () if GROUP in _loaded else entry_points(group=GROUP):
+        _loaded.add(GROUP)  # before the first is loaded: an extension may itself ask for what is registered
+        try:
+            extension = announced.load()
+            if callable(extension):
+                extension()
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            logging.getLogger("playvirtual").warning("the extension %r cannot be loaded (%s)", announced.name, reason)
+    _loaded.add(GROUP)
+
+
+def resolve(entry_point: EntryPoint) -> Callable[..., Any]:
+    """What "module:attribute" names, imported now, or the object itself."""
+    if not isinstance(entry_point, str):
+        return entry_point
+    module, _, attribute = entry_point.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), attribute)
+    return found

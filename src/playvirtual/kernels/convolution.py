@@ -1,0 +1,46 @@
+"""A convolution with its ReLU, by the kernel that suits the device."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from playvirtual import kernels
+from playvirtual.kernels.space_to_depth import space_to_depth
+
+if kernels.AVAILABLE:
+    from playvirtual.kernels import convolution_triton
+
+FEW = 16  # channels; a matrix unit takes no fewer at a time
+
+
+def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
+    """relu(conv(x)), (N, C, H, W) -> (N, C′, H′, W′); images may come through `space_to_depth` by the stride."""
+    assert isinstance(conv, nn.Conv2d)
+    weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
+    assert bias is not None
+    if x.shape[1] != conv.in_channels:
+        weight, stride = space_to_depth(pad_to_multiple(weight, stride), stride), 1
+    # One kernel keeps ReLU's input to itself and makes up for what cuDNN loses on few channels.
+    channels = max(x.shape[1], weight.shape[0])
+    small = len(x) * x.shape[2] * x.shape[3] * channels < 2**31  # the kernel counts by 32 bits
+    if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and small:
+        return convolution_triton.conv_relu(kernels.low_precision(x), weight, bias, stride)
+    return F.relu(F.conv2d(x, weight, bias, stride))
+
+
+def space_to_depth_size(conv: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> int:
+    """The block size of `space_to_depth` in which this first convolution is fastest: its stride or, for images as they
+    are, 1."""
+    assert isinstance(conv, nn.Conv2d)
+    channels, height, width = image_shape
+    stride = conv.stride[0]
+    fits = height % stride == width % stride == 0 and stride & (stride - 1) == 0  # as the kernel that cuts them wants
+    return stride if kernels.in_use() and device.type == "cuda" and channels < FEW and fits else 1
+
+
+def pad_to_multiple(weight: Tensor, size: int) -> Tensor:
+    """Filters (O, C, side, side) with zeros behind, so that `size` divides their side."""
+    missing = -weight.shape[2] % size
+    return F.pad(weight, (0, missing, 0, missing))

@@ -1,0 +1,198 @@
+"""The one auxiliary objective of every agent: SPR's prediction of states and PlayVirtual's cycles beside an encoder."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from playvirtual.method.dynamics import Dynamics
+from playvirtual.method.projection import cosine_distance
+from playvirtual.method.samplers import PolicyFunction
+from playvirtual.method.virtual import Features, VirtualTrajectories, gaussian_ramp_up, prediction_loss
+
+ImageRandoms = Any  # what an augmentation draws for N images; `split(sizes)` divides it
+
+
+class Augmentation(Protocol):
+    """A random view of images as a pure function of random numbers that are drawn beforehand."""
+
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> ImageRandoms:
+        """The random numbers of `count` views."""
+        ...
+
+    def __call__(self, images: Tensor, randoms: ImageRandoms, source: Tensor | None = None) -> Tensor:
+        """(N, C, H, W) uint8 -> (V, C, H′, W′) floats; view v is made of images[source[v]], or of image v."""
+        ...
+
+
+class RandomInputs(NamedTuple):
+    """All random numbers of one evaluation of the objective, so that its losses are a pure function of them."""
+
+    online: ImageRandoms  # (B,) for s_t through the online encoder
+    host: ImageRandoms  # for images of the host agent's own, if it asked for some
+    target: ImageRandoms  # (H + B·(K + views),) for what the target encoder sees, the host's H images first
+    virtual: Tensor | None  # (B, M, K, …a) virtual actions; None where the sampler sees the state and draws later
+    generator: torch.Generator | None = None  # that it draws from then
+
+
+class Targets(NamedTuple):
+    """What the target network makes of a batch, without gradient."""
+
+    host: Tensor  # (H, …): z̃ of the host agent's own images
+    future: Tensor  # (B, K, D): g_m(z̃) of s_{t+1} … s_{t+K}
+    cycle: Tensor  # (B, views, D): of augmented views of s_t, in the metric space in which cycles close
+
+
+class SelfPrediction(nn.Module):
+    """SPR's prediction loss and PlayVirtual's cycle loss beside any agent that has an encoder.
+
+    aux = SelfPrediction(encoder=f, target_encoder=f_m, augment=random_shift, forward=h, projector=g, predictor=q,
+                         target_projector=g_m, K=9, virtual=VirtualTrajectories(forward=h, backward=b, …, K=9, M=12))
+    losses = aux(observations, actions)                     # {"pred": (B,), "cyc": (B,)}
+    total = aux.total(losses, aux.lambda_cyc(i), rl_loss)   # Eq. 5, per sample
+
+    Without `virtual` it is SPR. With `real_cycle` the cycle loss is also taken along the recorded actions. K = 0 leaves
+    no prediction at all, and both losses are 0. The encoders belong to the host agent: `parameters()` are the models'
+    and the heads' alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: Features,
+        target_encoder: Features,
+        augment: Augmentation,
+        projector: Features,
+        target_projector: Features,
+        predictor: Features | None = None,
+        forward: Dynamics | None = None,
+        K: int,
+        virtual: VirtualTrajectories | None = None,
+        real_cycle: bool = False,
+        lambda_pred: float = 1.0,
+        lambda_cyc_max: float = 1.0,
+        i_end: int = 50_000,
+        policy: PolicyFunction | None = None,
+    ) -> None:
+        super().__init__()
+        if K and (forward is None or predictor is None):
+            raise ValueError("forward, predictor: are needed for K > 0; allowed: a dynamics model and a head")
+        if real_cycle and virtual is None:
+            raise ValueError("real_cycle: needs `virtual`, whose backward model goes the way back; allowed: False")
+        self._encoders = (encoder, target_encoder)  # a tuple, so that they are no parts of this module
+        self.augment, self.policy = augment, policy
+        self.h, self.g, self.q, self.g_m = forward, projector, predictor, target_projector
+        self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
+        self.lambda_cyc_max, self.i_end = lambda_cyc_max, i_end
+        self.M = virtual.M if virtual is not None else 0
+        self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to
+
+    def draw(
+        self,
+        actions: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        host: int = 0,
+        target_host: int = 0,
+    ) -> RandomInputs:
+        """All random numbers for a batch with the recorded actions (B, K, …a).
+
+        In the same call the host agent may have those of `host` images and of `target_host` images that the target
+        encoder is to see.
+        """
+        B, device = len(actions), actions.device
+        parts = [B, host, target_host + B * (self.K + self.views)]
+        online, own, target = self.augment.draw(sum(parts), device, generator).split(parts)
+        virtual: Tensor | None = actions.new_zeros((B, 0, self.K, *actions.shape[2:]))
+        if self.virtual is not None and self.M:
+            sees_state = self.virtual.sampler.sees_state
+            virtual = None if sees_state else self.virtual.draw(B, device, generator, recorded=actions)
+        return RandomInputs(online, own, target, virtual, generator if virtual is None else None)
+
+    def encode(self, observations: Tensor, inputs: RandomInputs) -> Tensor:
+        """z_t = f(s_t) of augmented views, (B, …); observations (B, K+1, C, H, W) uint8."""
+        return self._encoders[0](self.augment(observations[:, 0], inputs.online))
+
+    @torch.no_grad()
+    def targets(self, observations: Tensor, inputs: RandomInputs, host_images: Tensor | None = None) -> Targets:
+        """One pass of the target encoder and of its projection over s_t … s_{t+K} and the host's images (H, …)."""
+        B, steps = observations.shape[:2]
+        H = 0 if host_images is None else len(host_images)
+        # The place of each view's image among s_t … s_{t+K} of every sequence, then the host's.
+        place = torch.arange(B * steps + H, device=observations.device)
+        sequences, host = place[: B * steps].view(B, steps), place[B * steps :]
+        future, now = sequences[:, 1 : self.K + 1].flatten(), sequences[:, 0].repeat_interleave(self.views)
+        source = torch.cat([host, future, now])
+        images = observations.flatten(0, 1)
+        images = images if host_images is None else torch.cat([images, host_images])
+        z_tilde = self._encoders[1](self.augment(images, inputs.target, source))
+        own, future, cycle = z_tilde.split([H, B * self.K, B * self.views])
+        if not self.K:
+            return Targets(own, future, cycle)
+        if self.virtual is None or self.virtual.g is not None:  # one product for both
+            future, cycle = self.g_m(z_tilde[H:]).split([B * self.K, B * self.views])
+        else:
+            future, cycle = self.g_m(future), cycle.flatten(1)
+        return Targets(own, future.unflatten(0, (B, self.K)), cycle.unflatten(0, (B, self.views)))
+
+    def losses(
+        self, z: Tensor, targets: Targets, actions: Tensor, inputs: RandomInputs, mask: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """L_pred (Eq. 2) and L_cyc (Eq. 4) per sample, (B,) each.
+
+        z (B, …), recorded actions (B, K, …a), mask (B, K+1): 0 where a state lies beyond the end of the episode.
+        """
+        B = len(z)
+        pred = cyc = torch.zeros(B, device=z.device)
+        if not self.K:
+            return {"pred": pred, "cyc": cyc}
+        assert self.h is not None and self.q is not None  # noqa: PT018
+        virtual, z_hat_virtual = self._virtual_actions(z, actions, inputs), None
+        if self.virtual is None:
+            z_hat = self.h.rollout(z, actions)  # (B, K, …): Eq. 1
+        else:
+            z_hat, z_hat_virtual = self.virtual.rollout(z, actions, virtual)
+        prediction = self.q(self.g(z_hat.flatten(0, 1))).unflatten(0, (B, self.K))  # (B, K, D)
+        pred = prediction_loss(prediction, targets.future, cosine_distance, None if mask is None else mask[:, 1:])
+        if self.virtual is not None:
+            cyc = self.virtual.loss(z, targets.cycle[:, : self.M], virtual, z_hat_virtual)
+            if self.real_cycle:
+                reuse = self.virtual.train_forward and not self.virtual.every_step
+                z_hat_K = z_hat[:, -1:] if reuse else None
+                cyc = cyc + self.virtual.loss(z, targets.cycle[:, self.M], actions[:, None], z_hat_K)
+            cyc = cyc if mask is None else cyc * mask[:, 0]
+        return {"pred": pred, "cyc": cyc}
+
+    def _virtual_actions(self, z: Tensor, actions: Tensor, inputs: RandomInputs) -> Tensor:
+        """(B, M, K, …a), drawn before or, by a sampler that sees the state, now."""
+        if inputs.virtual is not None:
+            return inputs.virtual
+        assert self.virtual is not None
+        return self.virtual.draw(
+            len(z), z.device, inputs.generator, recorded=actions, z=z.detach(), policy=self.policy
+        )  # fmt: skip
+
+    def lambda_cyc(self, step: Tensor | float) -> Tensor:
+        """The weight of the cycle loss at `step`."""
+        return gaussian_ramp_up(step, self.i_end, self.lambda_cyc_max)
+
+    def total(self, losses: dict[str, Tensor], lambda_cyc: float | Tensor, rl: Tensor | None = None) -> Tensor:
+        """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc; without `rl` the auxiliary part alone."""
+        pred = self.lambda_pred * losses["pred"]
+        return (pred if rl is None else rl + pred) + lambda_cyc * losses["cyc"]
+
+    def forward(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        mask: Tensor | None = None,
+        *,
+        inputs: RandomInputs | None = None,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """The losses of sequences: observations (B, K+1, C, H, W) uint8, actions (B, K, …a), mask (B, K+1)."""
+        given = self.draw(actions, generator) if inputs is None else inputs
+        z = self.encode(observations, given)
+        return self.losses(z, self.targets(observations, given), actions, given, mask)

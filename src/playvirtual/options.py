@@ -1,0 +1,85 @@
+"""Options as fields of frozen dataclasses: a sentence for `--help`, the interval of allowed values, types from text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from playvirtual.errors import InputError, unknown
+
+LARGEST_INT = 2**31 - 1  # of every whole number: larger ones do not fit where 32 bits count
+
+
+def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:
+    """A dataclass field with a sentence for `--help` and the closed interval in which its value must lie."""
+    return field(metadata={"help": help, "low": low, "high": high}, default=default)
+
+
+def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
+    """(field, its type, its value) of every ordinary field of a dataclass, nested dataclasses opened, in order."""
+    hints = get_type_hints(type(config))
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            yield from leaves(value)
+        else:
+            yield f, hints[f.name], value
+
+
+def coerce(name: str, kind: Any, value: Any) -> Any:
+    """Turns text (from a command line) or JSON into the field's type; an InputError says what is allowed."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise unknown(name, str(value), get_args(kind))
+        return value
+    if get_origin(kind) is tuple:
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        return tuple(coerce(name, get_args(kind)[0], item) for item in items)
+    if kind is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(value).lower() not in words:
+            raise InputError(f"{name}: {value!r} is not allowed; allowed: true, false")
+        return words[str(value).lower()]
+    if kind is str:
+        return str(value)
+    try:
+        # A float would be shown as another number than the one that was given, if that is long.
+        number = int(value) if kind is int and re.fullmatch(r"[+-]?\d+", str(value)) else float(value)
+        if isinstance(value, bool) or (kind is int and number != int(number)):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(
+            f"{name}: {value!r} is not allowed; allowed: {'a whole' if kind is int else 'a'} number"
+        ) from None
+    return int(number) if kind is int else number
+
+
+def check_intervals(config: Any) -> None:
+    """Raises an InputError that names the first field whose value is not finite or lies outside its interval."""
+    for f, _, value in leaves(config):
+        low, high = f.metadata.get("low"), f.metadata.get("high")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, bool | str):
+                continue
+            lowest = 1 if isinstance(value, tuple) else low
+            if not math.isfinite(number):
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(lowest, high)}")
+            if lowest is not None and number < lowest:
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
+            highest = LARGEST_INT if high is None and isinstance(number, int) else high
+            if highest is not None and number > highest:
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, highest)}")
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f"{low:.10g} to {high:.10g}"
+    return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "a finite number"
+
+
+def _finite(low: float | None, high: float | None) -> str:
+    """What is allowed in place of an infinite number or NaN."""
+    return f"a finite number, {low:g} or more" if low is not None and high is None else _interval(low, high)

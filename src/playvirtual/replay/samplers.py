@@ -1,0 +1,196 @@
+"""Samplers draw the positions that a batch is read from: in proportion to priorities, or uniformly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from playvirtual.replay.batches import (
+    RainbowBatch,
+    SacBatch,
+    SequenceBatch,
+    TransitionBatch,
+    rainbow_batch,
+    sequence_batch,
+    transition_batch,
+)
+from playvirtual.replay.buffer import ReplayBuffer
+
+
+class BatchSampler(Protocol):
+    """What training needs of a sampler, whose batches are of the kind that its agent learns from."""
+
+    # Whether a batch may read more of the newest entry than its frame: then its transition must be added first.
+    reads_newest_transition: bool
+
+    def on_append(self) -> None:
+        """Is called after entries were added to the replay buffer and before the next batch is sampled."""
+
+    def sample(self, schedule: Mapping[str, Tensor]) -> Any:
+        """Draws one batch without waiting for the device; `schedule` has the present values of scheduled numbers."""
+
+    def update_priorities(self, batch: Any, priorities: Tensor | None) -> None:
+        """Receives the new priorities (B,) of a batch, or None from an agent that has none."""
+
+    def positions(self, batch: Any) -> dict[str, Tensor]:
+        """The positions in the replay buffer that a batch was read from, by the kind of sample."""
+
+    def compile(self) -> None:
+        """Compiles the functions that read batches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes in the sampler."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` returned, in place."""
+
+
+def draw_proportional(weights: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+    """(count,) positions drawn independently with probability weights / Σ weights; never one of weight 0."""
+    # float64: a float32 running sum of 100k priorities would drop the small ones.
+    cumulative = weights.cumsum(0, dtype=torch.float64)
+    u = torch.rand(count, generator=generator, device=weights.device, dtype=torch.float64)
+    # The first position whose running sum exceeds u·Σ; the factor keeps rounding from reaching Σ itself.
+    drawn = torch.searchsorted(cumulative, u * (1 - 2**-50) * cumulative[-1], right=True)
+    return drawn.clamp_max(len(weights) - 1)  # out of range only if all weights are 0
+
+
+class PrioritizedSampler:
+    """Prioritised replay (Schaul et al., 2016): P(i) ∝ p_i^α, with importance weights (1 / P(i))^β.
+
+    The importance weights are scaled so that the largest in a batch is 1. An entry has priority 0 until the
+    max(K, n_step) entries after it exist, then 1 until its first update, and 0 again once frames of its stack are
+    overwritten. So the priorities alone say where a sequence may start.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        generator: torch.Generator,
+        *,
+        batch_size: int,
+        K: int,
+        n_step: int,
+        gamma: float,
+        alpha: float,
+    ) -> None:
+        self.replay, self.generator = replay, generator
+        self.batch_size, self.alpha = batch_size, alpha
+        self.span = max(K, n_step)  # entries that must follow the start of a sequence
+        # The mask reads `terminated` of the K-th entry after the start; rewards end one entry before the n-th.
+        self.reads_newest_transition = n_step <= K
+        self.priorities = torch.zeros(replay.capacity, device=replay.device)  # (capacity,) p^α
+        self._num_seen = 0  # entries of the replay buffer that `priorities` accounts for
+        self._read: Callable[[Tensor, Tensor], RainbowBatch] = partial(
+            rainbow_batch, replay, K=K, n_step=n_step, gamma=gamma
+        )
+
+    def on_append(self) -> None:
+        """Sets the priorities that change by the entries added since the last call."""
+        capacity, stack = self.replay.capacity, self.replay.frame_stack
+        while self._num_seen < self.replay.num_added:
+            entry = self._num_seen
+            if entry >= capacity:  # it overwrote an older frame, which the next stack − 1 entries need as well
+                self._clear(entry % capacity, stack)
+            if entry >= self.span:
+                start = (entry - self.span) % capacity
+                # One copy on the device, because the host does not know the flag.
+                self.priorities[start].copy_(self.replay.has_action[start])
+            self._num_seen += 1
+
+    def _clear(self, start: int, count: int) -> None:
+        """Gives priority 0 to `count` positions from `start` on, and wraps around at the end of the ring buffer."""
+        self.priorities[start : start + count].zero_()
+        if start + count > len(self.priorities):
+            self.priorities[: start + count - len(self.priorities)].zero_()
+
+    def sample(self, schedule: Mapping[str, Tensor]) -> RainbowBatch:
+        """Draws one batch without waiting for the device; β is schedule["beta"]."""
+        index = draw_proportional(self.priorities, self.batch_size, self.generator)
+        weights = (1.0 / (self.priorities[index] + 1e-5)) ** schedule["beta"]
+        return self._read(index, weights / weights.max())
+
+    def update_priorities(self, batch: RainbowBatch, priorities: Tensor | None) -> None:
+        """Gives the sequences of a batch their new priorities (B,)."""
+        if priorities is None:
+            raise ValueError("priorities: None is not allowed; allowed: one priority per sequence of the batch")
+        self.priorities[batch.sequences.positions] = priorities.clamp(1e-6, 1e6) ** self.alpha
+
+    def positions(self, batch: RainbowBatch) -> dict[str, Tensor]:
+        """The positions in the replay buffer at which the sequences of a batch start."""
+        return {"sequences": batch.sequences.positions}
+
+    def compile(self) -> None:
+        """Compiles the function that reads a batch."""
+        self._read = torch.compile(self._read)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The priorities p^α and the number of entries that they account for."""
+        return {"priorities": self.priorities, "num_seen": self._num_seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` returned, in place."""
+        self.priorities.copy_(state["priorities"])
+        self._num_seen = state["num_seen"]
+
+
+class UniformSampler:
+    """Draws transitions for actor and critic, and sequences for the auxiliary objective, each uniformly."""
+
+    reads_newest_transition = False
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        generator: torch.Generator,
+        *,
+        batch_size: int,
+        sequence_batch_size: int,
+        K: int,
+        gamma: float,
+    ) -> None:
+        self.replay, self.generator, self.K = replay, generator, K
+        self.batch_size, self.sequence_batch_size = batch_size, sequence_batch_size
+        self._read_transitions: Callable[[Tensor], TransitionBatch] = partial(transition_batch, replay, gamma=gamma)
+        self._read_sequences: Callable[[Tensor, Tensor], SequenceBatch] = partial(sequence_batch, replay, K=K)
+
+    def on_append(self) -> None:
+        """Does nothing: the replay buffer itself tells which starts are valid."""
+
+    def sample(self, schedule: Mapping[str, Tensor]) -> SacBatch:
+        """Draws one batch without waiting for the device; nothing in it is scheduled."""
+        valid = self.replay.valid_starts(1)
+        transitions = self._read_transitions(self._draw(valid, self.batch_size))
+        sequences = None
+        if self.K:
+            valid = self.replay.valid_starts(self.K, within_episode=True)
+            index = self._draw(valid, self.sequence_batch_size)
+            sequences = self._read_sequences(index, valid[index])  # all invalid while there is no such sequence
+        return SacBatch(transitions, sequences)
+
+    def _draw(self, valid: Tensor, count: int) -> Tensor:
+        return draw_proportional(valid.to(torch.float32), count, self.generator)
+
+    def update_priorities(self, batch: SacBatch, priorities: Tensor | None) -> None:
+        """Does nothing: uniform sampling has no priorities."""
+
+    def positions(self, batch: SacBatch) -> dict[str, Tensor]:
+        """The positions in the replay buffer of the transitions and, with K > 0, of the sequences' starts."""
+        parts = {"transitions": batch.transitions, "sequences": batch.sequences}
+        return {name: part.positions for name, part in parts.items() if part is not None}
+
+    def compile(self) -> None:
+        """Compiles the functions that read a batch."""
+        self._read_transitions = torch.compile(self._read_transitions)
+        self._read_sequences = torch.compile(self._read_sequences)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: uniform sampling has no state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: uniform sampling has no state."""

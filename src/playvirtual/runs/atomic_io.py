@@ -1,0 +1,59 @@
+"""Atomic and synced writes, and the lock that lets one process write to a run folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playvirtual.errors import InputError, InUse
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replaces a file's content completely or not at all: writes another file beside it, then renames that."""
+    partial = path.with_name(path.name + ".partial")
+    write_synced(partial, data)
+    partial.rename(path)
+    fsync(path.parent)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a new file whose content is on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync(path: Path) -> None:
+    """Makes sure that a file's content, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+LOCK = "run.lock"
+
+
+@contextmanager
+def lock_run_folder(run: Path) -> Iterator[None]:
+    """Locks the run folder for this process; raises `InUse` if another process has locked it."""
+    try:
+        descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(f"run_dir: {str(run)!r} cannot be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 64).decode(errors="replace").strip() or "another process"
+            raise InUse(f"run_dir: {str(run)!r} is in use by {holder}; allowed: one process per run folder") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,145 @@
+"""The run folder: its place, and the config.json that describes it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from playvirtual.config.schema import Config, differences, from_dict, to_dict
+from playvirtual.errors import InputError
+from playvirtual.runs.atomic_io import LOCK, write_atomic
+
+
+def default_path(config: Config) -> Path:
+    """runs/<task>/<method>/seed-<seed>; the method with its preset unless that is the default."""
+    method = config.method if config.preset == "paper" else f"{config.method}-{config.preset}"
+    return Path("runs") / config.task.replace("/", "-") / method / f"seed-{config.seed}"
+
+
+class RunFolder:
+    """A folder with config.json, metrics.jsonl, evaluations.jsonl, timing.jsonl and checkpoints/.
+
+    Wall-clock times have a file of their own: all the others are byte-identical for the same seed on the CPU.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def refuse_existing(cls, path: Path | str) -> None:
+        """Raises unless `path` can be used for a new run: it does not exist, or is an empty folder."""
+        folder = cls(path)
+        if not folder.path.exists() or (folder.path.is_dir() and folder._is_empty()):
+            return
+        if (folder.path / "config.json").is_file():
+            raise InputError(
+                f"run_dir: {str(path)!r} exists already; allowed: a new folder"
+                " (--resume resumes it; or choose another --seed or --run-dir)"
+            )
+        what = "holds something else than a run" if folder.path.is_dir() else "is a file and not a run folder"
+        raise InputError(f"run_dir: {str(path)!r} {what}; allowed: a new or an empty folder")
+
+    def _is_empty(self) -> bool:
+        """Whether it has nothing, or only what a run leaves that was killed before it wrote its configuration."""
+        try:
+            return all(p.name in (LOCK, "config.json.partial") for p in self.path.iterdir())
+        except OSError as error:
+            raise InputError(f"run_dir: {str(self.path)!r} cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def create(cls, path: Path | str) -> RunFolder:
+        """Makes a new folder, or uses an empty one; any other is refused."""
+        folder = cls(path)
+        cls.refuse_existing(path)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"run_dir: {str(path)!r} cannot be made: {error.strerror}") from None
+        return folder
+
+    def write_config(self, config: Config) -> None:
+        """Writes config.json, completely or not at all."""
+        record = {**to_dict(config), "versions": {**versions(), **_renderer(config.task)}}
+        text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        try:
+            write_atomic(self.path / "config.json", text.encode())
+        except OSError as error:
+            raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
+
+    def check_same_config(self, config: Config) -> None:
+        """Raises unless this is the folder of a run with this configuration; an empty folder gets its config.json."""
+        if (self.path / "config.json").is_file():
+            changed = differences(self.config(), config)
+            if changed:
+                raise InputError(
+                    f"resume: {str(self.path)!r} was started with another configuration ({'; '.join(changed)}); "
+                    "allowed: the same one, or `playvirtual train --resume RUN` alone"
+                )
+        elif not self._is_empty():
+            raise InputError(f"run_dir: {str(self.path)!r} holds something else than a run; allowed: a run folder")
+        else:  # the run was killed before it wrote its configuration
+            self.write_config(config)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """An existing run folder."""
+        folder = cls(path)
+        if not (folder.path / "config.json").is_file():
+            there = folder.path.exists()
+            what = "is not a run folder (it has no config.json)" if there else "is not there"
+            raise InputError(f"run: {str(path)!r} {what}; allowed: a folder that `playvirtual train` wrote")
+        return folder
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it has policy weights alone, which cannot be trained further."""
+        return (self.path / "weights.safetensors").is_file()
+
+    def config(self) -> Config:
+        """The configuration the run was made with."""
+        file = str(self.path / "config.json")
+        try:
+            return from_dict(self.record())
+        except InputError as error:
+            raise InputError(f"run: {file!r}: {str(error).removeprefix('config.json: ')}") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"run: {file!r} cannot be read: {error}") from None
+
+    def record(self) -> dict[str, Any]:
+        """The content of config.json, unchecked; raises OSError or ValueError if it cannot be read."""
+        record = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("config.json is not a record")
+        return record
+
+
+def _renderer(task: str) -> dict[str, str]:
+    """The OpenGL back end where one renders the observations, which differ slightly between back ends."""
+    if not task.startswith("dmc/"):
+        return {}
+    from playvirtual.envs.gl import backend
+
+    return {"gl": backend()}
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide a run's numbers."""
+    found = {"python": platform.python_version()}
+    for package in (
+        "playvirtual",
+        "torch",
+        "numpy",
+        "gymnasium",
+        "ale-py",
+        "minatar",
+        "dm-control",
+        "mujoco",
+    ):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""Probes: measurements of a trained agent beyond its score."""

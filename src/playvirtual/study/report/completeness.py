@@ -1,0 +1,148 @@
+"""How complete a report is: the runs that are missing or unusable, all runs, and the versions that made them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from playvirtual.study.report.records import Problem, Record
+from playvirtual.study.report.sections import SUITE_OF, Section
+from playvirtual.study.report.tables import Table
+from playvirtual.study.scores import suite_tasks
+from playvirtual.study.settings import setting_name
+from playvirtual.study.text import counted, plural
+
+LISTED = 400  # lines of one list that the page shows; the rest is counted
+KINDS = {
+    "unusable": "Folders that cannot be used",
+    "damaged": "Damaged files of runs that are used",
+    "duplicate": "Runs that are there twice",
+}
+
+
+def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
+    """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder, 1 duplicate left out"."""
+    finished = sum(record.finished for record in records)
+    tasks = len({record.task for record in records})
+    parts = [f"{counted(finished, 'finished run')} of {counted(tasks, 'task')}"]
+    if finished < len(records):
+        parts.append(f"{len(records) - finished} unfinished")
+    kinds = Counter(problem.kind for problem in problems)
+    if unusable := kinds["unusable"]:
+        parts.append(counted(unusable, "unusable folder"))
+    if damaged := kinds["damaged"]:
+        parts.append(counted(damaged, "damaged file"))
+    if doubles := kinds["duplicate"]:
+        parts.append(f"{counted(doubles, 'duplicate')} left out")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a list: a run folder and what is wrong with it, or a text alone."""
+
+    text: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Lines under a title."""
+
+    title: str
+    lines: list[Line]
+
+
+def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[Listing]:
+    """Unusable, damaged and duplicate folders, unfinished runs, and runs that are not there; no empty lists."""
+    found = [
+        Listing(title, [Line(problem.reason, problem.path) for problem in problems if problem.kind == kind])
+        for kind, title in KINDS.items()
+    ]
+    unfinished = [
+        Line(f"evaluated to step {record.reached:,} of {record.steps:,}", record.path)
+        for section in sections
+        for record in section.unfinished
+    ]
+    absent = [Line(f"{section.title}, {text}") for section in sections for text in _absent(section)]
+    found += [Listing("Runs that are not finished", unfinished), Listing("Runs that are not there", absent)]
+    return [listing for listing in found if listing.lines]
+
+
+def _absent(section: Section) -> list[str]:
+    """Seeds that other settings or tasks of the section have, and tasks of the paper's suite without any run."""
+    seeds = {seed for tasks in section.runs.values() for runs in tasks.values() for seed in runs}
+    lines = []
+    for setting, tasks in section.runs.items():
+        for task in section.tasks:
+            lacking = sorted(seeds - tasks.get(task, {}).keys())
+            if lacking:
+                shown = ", ".join(map(str, lacking))
+                lines.append(f"{setting.name}: {task} {plural(len(lacking), 'seed')} {shown}")
+    suite = SUITE_OF.get((section.family, section.steps))
+    others = [t for t in suite_tasks(suite) if f"{section.family}/{t}" not in section.tasks] if suite else []
+    if others:
+        lines.append(f"no run of {len(others)} of the suite's tasks: {', '.join(others)}")
+    return lines
+
+
+def version_table(records: Sequence[Record]) -> Table | None:
+    """The versions of each package that the runs were made with, with the number of runs where they differ."""
+    counts: dict[str, Counter[str]] = {}
+    for record in records:
+        for package, number in record.versions.items():
+            counts.setdefault(package, Counter())[number] += 1
+    rows = []
+    for package, numbers in counts.items():
+        single = len(numbers) == 1 and sum(numbers.values()) == len(records)
+        shown = (
+            next(iter(numbers)) if single else ", ".join(f"{n} ({counted(runs, 'run')})" for n, runs in numbers.items())
+        )
+        rows.append((package, shown))
+    note = "gl: the OpenGL back end that drew the pixels of DMControl, where runs recorded it."
+    return Table("versions", "What the runs were made with", ("package", "version"), rows, note=note) if rows else None
+
+
+@dataclass(frozen=True)
+class Video:
+    """A link from the page to a video of a run."""
+
+    name: str
+    href: str
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run in the list of all runs."""
+
+    task: str
+    setting: str
+    seed: int
+    score: str
+    videos: list[Video]
+    path: Path
+
+
+def run_rows(records: Sequence[Record], out: Path) -> list[RunRow]:
+    """Every run with its score and with links from the page in `out` to its videos."""
+    return [
+        RunRow(
+            task=record.task,
+            setting=setting_name(record.method, record.preset, record.changed),
+            seed=record.seed,
+            score=(f"{record.score:,.2f}" if record.evaluations else "—")
+            + ("" if record.finished else f" (at step {record.reached:,})"),
+            videos=[Video(video.name, _link(video, out)) for video in record.videos],
+            path=record.path,
+        )
+        for record in records
+    ]
+
+
+def _link(video: Path, out: Path) -> str:
+    """The URL of a video relative to the page; names of files need not be text."""
+    return quote(os.fsencode(os.path.relpath(video.resolve(), out.resolve())))

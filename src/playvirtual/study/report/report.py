@@ -1,0 +1,155 @@
+"""From run folders to one page: tables beside the paper's, statistics, plots, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+from playvirtual.errors import writing
+from playvirtual.study.report import completeness, plots, score_tables
+from playvirtual.study.report.ablation_tables import ablation_tables
+from playvirtual.study.report.analysis_tables import analysis_tables, complexity_table
+from playvirtual.study.report.page import Page
+from playvirtual.study.report.records import Problem, Record, collect
+from playvirtual.study.report.sections import Comparison, Section, sections
+from playvirtual.study.settings import setting_name
+from playvirtual.study.text import duration
+
+
+@dataclass(frozen=True)
+class Written:
+    """The finished page, and in one line how many runs it is of."""
+
+    page: Path
+    summary: str
+
+
+def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Written:
+    """Writes OUT/index.html, OUT/tables and OUT/plots from all runs below `roots`; unusable runs are named in it."""
+    records, problems = collect(roots)
+    with writing("out", out):
+        page = _write(records, problems, out, title)
+    return Written(page, completeness.summary(records, problems))
+
+
+def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, title: str) -> Path:
+    """Writes all sections of the report and returns its page."""
+    page, found = Page(out), sections(records)
+    with matplotlib.rc_context(plots.STYLE):
+        for section in found:
+            _write_section(page, section)
+    _write_ablations(page, found)
+    _write_analyses(page, found)
+    _write_time(page, found)
+    _write_rest(page, records, problems, found)
+    whole = all(record.finished for record in records) and all(problem.kind == "duplicate" for problem in problems)
+    return page.write(title, _facts(records, problems), "" if whole else completeness.summary(records, problems))
+
+
+def _write_section(page: Page, section: Section) -> None:
+    page.heading(section.key, section.title)
+    if section.common:
+        changed = setting_name("", "paper", section.common).removeprefix(", ")
+        page.add("paragraph", text=f"Changed from the defaults in every run of this section: {changed}.")
+    if not section.runs:
+        page.add("paragraph", text="No run of this section is finished yet.")
+        return
+    compared = score_tables.pairs(section)
+    page.findings += _findings(section, compared)
+    aggregates = score_tables.aggregate_table(section)
+    page.table(aggregates)
+    if aggregates is not None:
+        settings = section.compared[0]
+        names = {
+            name: {setting: section.estimate(statistic, setting) for setting in settings}
+            for name, statistic in score_tables.STATISTICS.items()
+        }
+        caption = f"{section.title}: aggregates with 95 % stratified bootstrap intervals."
+        page.plot(f"{section.key}-aggregates", plots.interval_plot(section, names), caption)
+    page.table(score_tables.score_table(section))
+    page.table(score_tables.hns_table(section))
+    caption = "Learning curves: mean over seeds, shaded ± one standard deviation."
+    page.plot(f"{section.key}-curves", plots.curve_plot(section), f"{caption} {_curve_source(section)}")
+    if aggregates is not None:
+        caption = "Performance profiles: the share of runs above each score, with 95 % bands."
+        page.plot(f"{section.key}-profiles", plots.profile_plot(section), caption, narrow=True)
+    if compared:
+        page.table(score_tables.improvement_table(section, compared))
+        caption = "Probability of improvement with 95 % intervals; right of the dashed line the first is better."
+        page.plot(f"{section.key}-improvement", plots.improvement_plot(compared, section), caption, narrow=True)
+
+
+def _curve_source(section: Section) -> str:
+    """A sentence that says whether the curves show evaluations or training episodes."""
+    runs = [run for tasks in section.runs.values() for seeds in tasks.values() for run in seeds.values()]
+    evaluated = sum(len(run.evaluations) > 2 for run in runs)
+    if evaluated == len(runs):
+        return "Evaluations."
+    return (
+        "Returns of training episodes." if not evaluated else "Evaluations, or training episodes where there are few."
+    )
+
+
+def _findings(section: Section, compared: Sequence[Comparison]) -> list[str]:
+    """One sentence per main comparison, which says no more than its interval allows."""
+    found = []
+    for comparison in compared[:2]:
+        x, y = comparison.x.name, comparison.y.name
+        words = {"better": "is better than", "worse": "is worse than"}.get(score_tables.verdict(comparison))
+        if comparison.runs == 1:
+            found.append(f"{section.title}: one run of a task is too few to tell {x} and {y} apart.")
+            continue
+        outcome = f"{x} {words} {y}" if words else f"these runs do not tell {x} and {y} apart"
+        chance = score_tables.interval(comparison.estimate, digits=2)
+        found.append(
+            f"{section.title}: {outcome}; probability of improvement {chance} with {comparison.runs} runs of a task."
+        )
+    return found
+
+
+def _write_ablations(page: Page, found: Sequence[Section]) -> None:
+    tables = ablation_tables(found)
+    if tables:
+        page.heading("ablations", "Ablations")
+        for table in tables:
+            page.table(table)
+
+
+def _write_analyses(page: Page, found: Sequence[Section]) -> None:
+    tables = analysis_tables(found)
+    if tables:
+        page.heading("analyses", "Analyses")
+        for table in tables:
+            page.table(table)
+
+
+def _write_time(page: Page, found: Sequence[Section]) -> None:
+    page.heading("time", "Time and size")
+    for section in found:
+        page.table(score_tables.time_table(section))
+    page.table(complexity_table(found))
+
+
+def _write_rest(page: Page, records: Sequence[Record], problems: Sequence[Problem], found: Sequence[Section]) -> None:
+    page.heading("missing", "What is missing")
+    page.add("missing", listings=completeness.listings(problems, found), listed=completeness.LISTED)
+    page.heading("provenance", "Provenance")
+    page.table(completeness.version_table(records))
+    page.add("runs", runs=completeness.run_rows(records, page.out))
+
+
+def _facts(records: Sequence[Record], problems: Sequence[Problem]) -> dict[str, str]:
+    """The numbers at the top of the page."""
+    finished = sum(record.finished for record in records)
+    spent = sum(record.timing.get("seconds", 0.0) for record in records)
+    return {
+        "finished runs": f"{finished}",
+        "unfinished": f"{len(records) - finished}",
+        "unusable folders": f"{sum(problem.kind == 'unusable' for problem in problems)}",
+        "tasks": f"{len({record.task for record in records})}",
+        "seeds": f"{len({record.seed for record in records})}",
+        "time of all runs": duration(spent) if spent else "not recorded",
+    }

@@ -1,0 +1,207 @@
+"""The numbers of a section as tables: scores beside the paper's, aggregates, comparisons, time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from playvirtual import published
+from playvirtual.study.report import statistics as st
+from playvirtual.study.report.sections import Comparison, Section, Setting, paper_scores, paper_stds
+from playvirtual.study.report.statistics import Estimate
+from playvirtual.study.report.tables import Table
+from playvirtual.study.scores import suite_tasks
+from playvirtual.study.text import counted, duration
+
+PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
+STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
+MAX_PAIRS = 15  # comparisons shown
+
+
+def score_table(section: Section) -> Table:
+    """Task by task: mean ± standard deviation over seeds, beside random play, the human and the paper."""
+    table, stds = paper_scores(section.family, section.steps), paper_stds(section.family, section.steps)
+    paper = [method for method in PAPER_METHODS if method in table]
+    atari = section.family == "atari"
+    quiet = [*(["random", "human"] if atari else []), *(PAPER_METHODS[method] for method in paper)]
+    rows, strong = [], set()
+    for r, task in enumerate(section.tasks):
+        name = task.partition("/")[2]
+        ends = [published.random().get(name), published.human().get(name)] if atari else []
+        cells = [number(value) for value in ends]
+        for method in paper:
+            cells.append(with_spread(table[method].get(name), stds.get(method, {}).get(name)))
+        own = [section.scores(setting, task) for setting in section.runs]
+        best = max((float(np.mean(values)) for values in own if values), default=0.0)
+        for c, values in enumerate(own, 1 + len(cells)):
+            if values and len(own) > 1 and float(np.mean(values)) == best:
+                strong.add((r, c))
+        rows.append((name or task, *cells, *map(_seeds, own)))
+    columns = ("task", *quiet, *(setting.name for setting in section.runs))
+    note = "Mean ± standard deviation over seeds (number of seeds). Bold: the highest mean of the runs here."
+    note += section.unlike_paper
+    caption = f"{section.title}: scores"
+    return Table(f"{section.key}-scores", caption, columns, rows, strong, set(range(1, 1 + len(quiet))), note)
+
+
+def hns_table(section: Section) -> Table | None:
+    """Atari's scores as percentages between random play and the human player."""
+    games = [task for task in section.tasks if section.normalised(task, [0.0]) is not None]
+    if section.family != "atari" or not games:
+        return None
+    rows = []
+    for task in games:
+        values = [section.normalised(task, section.scores(s, task)) for s in section.runs]
+        rows.append(
+            (task.partition("/")[2], *(f"{100 * v.mean():.1f}" if v is not None and v.size else "—" for v in values))
+        )
+    columns = ("task", *(setting.name for setting in section.runs))
+    return Table(f"{section.key}-hns", f"{section.title}: human-normalised scores, %", columns, rows)
+
+
+def aggregate_table(section: Section) -> Table | None:
+    """IQM, median, mean and optimality gap with 95 % intervals; the paper's on the same tasks below."""
+    settings, tasks = section.compared
+    if not settings:
+        return None
+    rows, strong = [], set()
+    for setting in settings:
+        runs = section.matrix(setting).shape[0]
+        cells = [interval(section.estimate(statistic, setting)) for statistic in STATISTICS.values()]
+        rows.append((setting.name, f"{len(tasks)} × {runs}", *cells))
+    points = np.array([[float(f(section.matrix(s))) for f in STATISTICS.values()] for s in settings])
+    if len(settings) > 1:
+        best = [*points[:, :3].argmax(axis=0), points[:, 3].argmin()]
+        strong = {(int(row), column) for column, row in enumerate(best, 2)}
+    for method, label in PAPER_METHODS.items():
+        if (scores := section.published(method)) is not None:
+            shown = [f"{float(f(scores)):.3f}" for f in (st.median, st.mean)]
+            rows.append((label, counted(len(tasks), "mean"), "—", *shown, "—"))
+    columns = ("setting", "tasks × runs", *STATISTICS)
+    return Table(
+        f"{section.key}-aggregates", f"{section.title}: aggregates", columns, rows, strong, note=_scope(section)
+    )
+
+
+def _scope(section: Section) -> str:
+    """The note of the aggregates: their scale, intervals, and what they leave out."""
+    settings, tasks = section.compared
+    text = f"Scale: {section.scale}. In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
+    if section.suite and len(tasks) < len(whole := suite_tasks(section.suite)):
+        text += f" These are {len(tasks)} of the suite's {len(whole)} tasks: not the paper's aggregate."
+    left = [setting.name for setting in section.runs if setting not in settings]
+    if left:
+        text += f" Left out, because they lack some of these tasks: {'; '.join(left)}."
+    return text + section.unlike_paper
+
+
+def pairs(section: Section) -> list[Comparison]:
+    """The probabilities of improvement, each method over the earlier ones of its preset, PlayVirtual over SPR first.
+
+    Across presets a setting is compared only with itself: if the method differed too, either could be the cause.
+    """
+    settings = section.compared[0]
+    found = [(x, y) for n, y in enumerate(settings) for x in settings[n + 1 :]]
+    found = [(x, y) for x, y in found if x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed)]
+    found.sort(key=lambda p: (p[0].preset != p[1].preset, not _is(p[0], "playvirtual"), not _is(p[1], "spr")))
+    compared = []
+    for x, y in found[:MAX_PAIRS]:
+        ours, theirs = section.matrix(x), section.matrix(y)
+        estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
+        compared.append(Comparison(x, y, estimate, min(len(ours), len(theirs))))
+    return compared
+
+
+def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table | None:
+    """The probability of improvement of each pair, with a reading of its interval."""
+    if not compared:
+        return None
+    rows = [(f"{c.x.name} over {c.y.name}", interval(c.estimate), verdict(c)) for c in compared]
+    note = "The probability that a run of the first scores higher than one of the second on the same task, ties half."
+    caption = f"{section.title}: probability of improvement"
+    return Table(f"{section.key}-improvement", caption, ("pair", "probability", "reading"), rows, note=note)
+
+
+def verdict(comparison: Comparison) -> str:
+    """The reading of a probability of improvement that its interval allows."""
+    if comparison.runs < 2:
+        return "one run of a task: no interval"
+    if comparison.estimate.low > 0.5:
+        return "better"
+    return "worse" if comparison.estimate.high < 0.5 else "not told apart by these runs"
+
+
+def time_table(section: Section) -> Table | None:
+    """Wall-clock time of a run and its shares."""
+    rows = []
+    paper = _paper_ratios(section.family)
+    bases = {s.preset: _seconds(section, s) for s in section.runs if _is(s, "spr")}
+    for setting, tasks in section.runs.items():
+        timed = [run for seeds in tasks.values() for run in seeds.values() if run.timing.get("seconds")]
+        if not timed:
+            continue
+        spent = [run.timing["seconds"] for run in timed]
+        shares = []
+        for part in ("environment", "update", "evaluation"):
+            shares.append(f"{100 * sum(run.timing.get(part, 0.0) for run in timed) / sum(spent):.0f} %")
+        mine, base = _seconds(section, setting), bases.get(setting.preset)
+        ratio = f"{mine / base:.2f}" if mine and base else "—"
+        rate = sum(run.reached for run in timed) / sum(spent)
+        one, in_all = duration(float(np.mean(spent))), duration(sum(spent))
+        ratios = (ratio, "—" if setting.changed else paper.get(setting.method, "—")) if paper else (ratio,)
+        rows.append((setting.name, str(len(timed)), one, f"{rate:,.0f}", *shares, *ratios, in_all))
+    last = ("time / spr", "paper", "in all") if paper else ("time / spr", "in all")
+    columns = ("setting", "runs", "one run", "steps/s", "environment", "update", "evaluation", *last)
+    note = (
+        "Runs that shared a machine slowed each other down. The ratio is to SPR under the same preset and is given "
+        "where both have every task."
+    )
+    caption, quiet = f"{section.title}: time", {columns.index("paper")} if paper else set()
+    return Table(f"{section.key}-time", caption, columns, rows, quiet=quiet, note=note) if rows else None
+
+
+def _paper_ratios(family: str) -> dict[str, str]:
+    """Method → the paper's training time over that of SPR, {} where the paper has none."""
+    longer = [a for a in published.analyses() if (a.analysis, a.task) == ("training_time_overhead_pct", family)]
+    return {a.method: f"{1 + a.value / 100:.2f}" for a in longer}
+
+
+def _is(setting: Setting, method: str) -> bool:
+    """Whether the setting is this method without changes."""
+    return setting.method == method and not setting.changed
+
+
+def _seconds(section: Section, setting: Setting) -> float | None:
+    """Mean over tasks of the mean time of a run."""
+    runs = section.runs[setting].values()
+    means = [np.mean([run.timing.get("seconds", np.nan) for run in seeds.values()]) for seeds in runs]
+    value = float(np.mean(means)) if means and len(means) == len(section.tasks) else float("nan")
+    return value if np.isfinite(value) else None
+
+
+def interval(estimate: Estimate, scale: float = 1.0, digits: int = 3) -> str:
+    """As in "0.512 [0.480, 0.544]"; the point alone where one run leaves no interval."""
+    point, low, high = (float(value) * scale for value in estimate)
+    return f"{point:.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if low != high else "")
+
+
+def number(value: float | None) -> str:
+    """Three significant digits below ten, one decimal below a thousand, none above."""
+    if value is None:
+        return "—"
+    magnitude = abs(value)
+    digits = 2 if magnitude < 10 else 1 if magnitude < 1000 else 0
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def with_spread(mean: float | None, std: float | None) -> str:
+    """As in "12.3 ± 4.5"."""
+    return number(mean) if mean is None or std is None else f"{number(mean)} ± {number(std)}"
+
+
+def _seeds(scores: list[float]) -> str:
+    if not scores:
+        return "—"
+    spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+    return f"{with_spread(float(np.mean(scores)), spread)} ({len(scores)})"

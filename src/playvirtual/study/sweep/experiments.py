@@ -1,0 +1,260 @@
+"""Every table and figure of the paper as a grid of settings, and the suites of tasks that they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from playvirtual import envs
+from playvirtual.errors import InputError, unknown
+from playvirtual.study.scores import DMC_SUITES, suite_tasks
+
+Actions = Literal["discrete", "continuous", "any"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: its label, and the method and options that produce it."""
+
+    label: str
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    actions: Actions = "any"  # the row is run on tasks with this kind of actions
+    published: tuple[str, str] | None = None  # (study, setting) in published/ablations.csv
+    encoder_of: str = ""  # label of the row whose run of the same task and seed provides the encoder, which is frozen
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: its rows, the suites it is made for, and what it needs beyond runs."""
+
+    name: str
+    title: str
+    source: str
+    rows: tuple[Row, ...]
+    suites: tuple[str, ...]
+    needs: str = ""  # what it takes beyond the sweep to get the paper's numbers
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """A task of a suite, and the options that the suite sets for it."""
+
+    task: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+BOTH = ("atari100k", "dmc100k")
+ANALYSED = ("dmc/cartpole-swingup", "dmc/reacher-easy", "dmc/cheetah-run")
+MAIN = (Row("SPR", "spr"), Row("PlayVirtual", "playvirtual"))
+COMPARED = (Row("RL", "rl"), *MAIN)
+
+
+def _baseline(study: str, setting: str = "spr") -> Row:
+    return Row("Baseline", "spr", published=(study, setting))
+
+
+def _horizons() -> tuple[Row, ...]:
+    """SPR and PlayVirtual for K = 0 … 12; at K = 0 both are RL alone and share its runs."""
+    schemes = (("SPR", "spr"), ("PlayVirtual", "playvirtual"))
+    return tuple(
+        Row(
+            f"{label}, K = {k}",
+            method if k else "rl",
+            {"K": k} if k else {},
+            published=(f"K {method}", str(k)),
+        )
+        for label, method in schemes
+        for k in (0, 3, 6, 9, 12)
+    )
+
+
+def _virtual_counts() -> tuple[Row, ...]:
+    """M = 0 … 3|A| for discrete actions, 0 … 30 for continuous ones; M = 0 is SPR."""
+    discrete = [(f"{n}|A|", f"{n}A") for n in (1, 2, 3)]
+    continuous = [(str(n), str(n)) for n in (1, 10, 20, 30)]
+    kinds: list[tuple[str, Actions, list[tuple[str, str]]]] = [
+        ("M atari", "discrete", discrete),
+        ("M dmc", "continuous", continuous),
+    ]
+    return tuple(
+        row
+        for study, actions, values in kinds
+        for row in (
+            Row("M = 0", "spr", actions=actions, published=(study, "0")),
+            *(Row(f"M = {m}", "playvirtual", {"M": value}, actions, (study, m)) for m, value in values),
+        )
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e
+    for e in (
+        Experiment("atari100k", "Scores on Atari-100k", "Table 1", MAIN, ("atari100k",)),
+        Experiment("dmc100k", "Scores on DMControl-100k", "Table 2", MAIN, ("dmc100k",)),
+        Experiment("dmc500k", "Scores on DMControl-500k", "Table 2", MAIN, ("dmc500k",)),
+        Experiment(
+            "effectiveness",
+            "Effectiveness of PlayVirtual on top of the baseline",
+            "Table 3",
+            (
+                Row("Baseline w/o Pred", "rl", published=("effectiveness", "rl (baseline w/o pred)")),
+                _baseline("effectiveness", "spr (baseline)"),
+                Row("Baseline+BDM", "spr-bdm", published=("effectiveness", "spr-bdm")),
+                Row("PlayVirtual", "playvirtual", published=("effectiveness", "playvirtual")),
+            ),
+            BOTH,
+        ),
+        Experiment("ablation-k", "Influence of prediction steps K", "Table 4", _horizons(), BOTH),
+        Experiment(
+            "no-dm-update",
+            "The cycle loss with and without training the dynamics model",
+            "Table 5",
+            (
+                _baseline("no-dm-update"),
+                Row("PlayVirtual-ND", "playvirtual-nd", published=("no-dm-update", "playvirtual-nd")),
+                Row("PlayVirtual", "playvirtual", published=("no-dm-update", "playvirtual")),
+            ),
+            BOTH,
+        ),
+        Experiment(
+            "metric-space",
+            "Influence of the distance metric space",
+            "Table 6",
+            (
+                _baseline("metric-space"),
+                Row("PlayVirtual (latent)", "playvirtual-latent", published=("metric-space", "latent")),
+                Row("PlayVirtual (projection)", "playvirtual", published=("metric-space", "projection")),
+            ),
+            BOTH,
+        ),
+        Experiment(
+            "ablation-m", "Influence of the number of virtual trajectories M", "Table 7", _virtual_counts(), BOTH
+        ),
+        Experiment("test-curves", "Test performance every 5k environment steps", "Figure 2", MAIN, ("dmc100k",)),
+        Experiment(
+            "warmup",
+            "Influence of the warm-up of λ_cyc",
+            "Appendix, warm-up",
+            (
+                _baseline("warmup"),
+                Row("PlayVirtual (w/o warmup)", "playvirtual-no-warmup", published=("warmup", "without")),
+                Row("PlayVirtual", "playvirtual", published=("warmup", "with")),
+            ),
+            BOTH,
+        ),
+        Experiment(
+            "lambda-cyc-max",
+            "Influence of the weight λ_cyc^max",
+            "Appendix, weight",
+            (
+                Row("λ = 0", "spr", published=("lambda_cyc_max", "0")),
+                *(
+                    Row(f"λ = {w:g}", "playvirtual", {"lambda_cyc_max": w}, published=("lambda_cyc_max", f"{w:g}"))
+                    for w in (0.1, 1.0, 2.0, 10.0)
+                ),
+            ),
+            BOTH,
+        ),
+        Experiment(
+            "constraint-location",
+            "Where the cycle must close",
+            "Appendix, constraint",
+            (
+                _baseline("constraint-location"),
+                Row(
+                    "PlayVirtual (every step)",
+                    "playvirtual-every-step",
+                    published=("constraint-location", "every step"),
+                ),
+                Row("PlayVirtual (end step)", "playvirtual", published=("constraint-location", "end step")),
+            ),
+            BOTH,
+        ),
+        Experiment(
+            "action-sampling",
+            "How virtual actions are drawn",
+            "Appendix, action sampling",
+            (
+                *(
+                    Row(
+                        f"Perturbed action ({sigma})",
+                        "playvirtual-perturbed",
+                        {"sigma": sigma},
+                        published=("action-sampling", f"perturbed {sigma}"),
+                    )
+                    for sigma in (0.01, 0.02, 0.05)
+                ),
+                Row("Random action", "playvirtual", published=("action-sampling", "uniform")),
+            ),
+            ("dmc100k",),
+        ),
+        Experiment(
+            "complexity",
+            "Parameters and training time",
+            "Appendix, complexity",
+            MAIN,
+            ("atari/pong", "dmc/cartpole-swingup"),
+            "runs that had the machine to themselves (--workers 1), or their times do not compare",
+        ),
+        Experiment(
+            "dynamics-mse",
+            "Prediction error of the dynamics model",
+            "Appendix, dynamics",
+            MAIN,
+            ANALYSED,
+            "the probe of each finished run, before the report: playvirtual probe RUN dynamics",
+        ),
+        Experiment(
+            "frozen-encoder",
+            "Scores with pretrained, fixed encoders",
+            "Appendix, representations",
+            (
+                Row("None", "rl"),
+                *MAIN,
+                Row("Baseline Encoder", "rl", encoder_of="SPR"),
+                Row("PlayVirtual Encoder", "rl", encoder_of="PlayVirtual"),
+            ),
+            ANALYSED,
+            "two stages, which the sweep keeps in order: SPR and PlayVirtual first, then RL on their frozen encoders",
+        ),
+        Experiment("minatar", "RL, SPR and PlayVirtual on MinAtar", "this project", COMPARED, ("minatar",)),
+        Experiment("toy", "RL, SPR and PlayVirtual on the built-in toys", "this project", COMPARED, ("toy",)),
+    )
+}
+
+SUITE_NAMES = ("atari100k", *DMC_SUITES, "minatar", "toy")
+
+
+def experiment(name: str) -> Experiment:
+    """The paper's experiment of that name."""
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
+
+
+def suite(names: str) -> tuple[SuiteTask, ...]:
+    """The tasks of a comma-separated list of suites and tasks, each once and in order."""
+    found: dict[tuple[str, int | None], SuiteTask] = {}
+    for name in (part.strip() for part in names.split(",")):
+        for entry in _suite(name):
+            found.setdefault((entry.task, entry.options.get("steps")), entry)
+    return tuple(found.values())
+
+
+def _suite(name: str) -> tuple[SuiteTask, ...]:
+    if name == "atari100k":
+        return tuple(SuiteTask(f"atari/{game}") for game in suite_tasks(name))
+    if name in DMC_SUITES:
+        # 100,000 steps are the default of these tasks, so that the runs lie where `playvirtual train` puts them.
+        options = {} if name == "dmc100k" else {"steps": DMC_SUITES[name]}
+        return tuple(SuiteTask(f"dmc/{task}", options) for task in suite_tasks(name))
+    if name in ("minatar", "toy"):
+        return tuple(SuiteTask(task) for task in envs.task_names() if task.startswith(f"{name}/"))
+    if "/" not in name:
+        if not name:
+            raise InputError(f"suite: '' is empty; allowed: {', '.join(SUITE_NAMES)}, or tasks separated by commas")
+        raise unknown("suite", name, SUITE_NAMES)
+    envs.check_name(name)
+    return (SuiteTask(name),)

@@ -1,0 +1,252 @@
+"""The runs that an experiment takes: grids from the paper, or from a TOML or Python file, as lists of jobs."""
+
+from __future__ import annotations
+
+import runpy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from playvirtual import envs
+from playvirtual.config.build import action_kind, assemble, method_changes, method_names
+from playvirtual.config.schema import Config, to_dict
+from playvirtual.errors import InputError, unknown
+from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
+from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
+
+ROW_KEYS = ("label", "method", "options")
+# What no option of a row may set, and where it is set instead.
+SET_ELSEWHERE = {"task": "--suite", "method": "method = … beside the options", "preset": "--preset", "seed": "--seeds"}
+MAX_SEEDS = 10_000  # a larger number is taken for a mistake
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep: its configuration and its run folder."""
+
+    label: str
+    config: Config
+    options: Mapping[str, Any]  # what differs in `config` from the defaults of its task, method and preset
+    path: Path
+    after: Path | None = None  # the run that must be finished first, since its encoder is loaded
+
+    @property
+    def title(self) -> str:
+        return f"{self.config.task}  {self.label}  seed {self.config.seed}"
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments of `playvirtual.train` that make this run."""
+        c = self.config
+        return {"task": c.task, "method": c.method, "preset": c.preset, "run_dir": str(self.path), **self.options}
+
+    def command(self) -> list[str]:
+        """The words after `playvirtual` that make this run alone."""
+        c = self.config
+        words = ["train", c.task, "--method", c.method, "--preset", c.preset, "--run-dir", str(self.path)]
+        for name, value in self.options.items():
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            words.append(f"--{name.replace('_', '-')}={text}")
+        return words
+
+
+@cache
+def load(name: str) -> Experiment:
+    """The experiment of that name, or the grid in the TOML or Python file at that path, which is read once."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return _experiment(path, _read_toml(path))
+    if path.suffix == ".py":
+        return _experiment(path, _run_python(path))
+    if name not in EXPERIMENTS and path.exists():
+        raise InputError(f"experiment: {name!r} is a file of a kind not known; allowed: a .toml or .py file")
+    return experiment(name)
+
+
+def planned_jobs(
+    experiment_name: str,
+    *,
+    rows: str | None,
+    suite_names: str | None,
+    seeds: int,
+    out: Path,
+    preset: str,
+    options: Mapping[str, Any],
+) -> list[Job]:
+    """The runs that `playvirtual sweep` is asked for by these names and options, all of which can be played here."""
+    whole = load(experiment_name)
+    check_flags(whole, options)
+    grid = select(whole, rows)
+    return jobs(grid, chosen_tasks(grid, suite_names), seeds, out, preset=preset, options=options)
+
+
+def jobs(
+    grid: Experiment,
+    tasks: Sequence[SuiteTask],
+    seeds: int,
+    out: Path,
+    *,
+    preset: str = "paper",
+    options: Mapping[str, Any] | None = None,
+) -> list[Job]:
+    """Every run of the grid, seed by seed so that a study can be read early; runs that rows share are listed once."""
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 to {MAX_SEEDS}")
+    found: dict[Path, Job] = {}
+    for seed in range(1, seeds + 1):
+        for entry in tasks:
+            kinds = ("any", action_kind(entry.task))
+            for row in (r for r in grid.rows if r.actions in kinds):
+                try:
+                    job = _job(grid, row, entry, seed, out, preset, options or {})
+                except InputError as error:  # of several tasks, one may refuse what the others accept
+                    raise InputError(str(error) if entry.task in str(error) else f"{entry.task}: {error}") from None
+                found.setdefault(job.path, job)
+    if not found:
+        raise InputError(f"experiment: {grid.name!r} has no row for these tasks")
+    return list(found.values())
+
+
+def _job(
+    grid: Experiment, row: Row, entry: SuiteTask, seed: int, out: Path, preset: str, options: Mapping[str, Any]
+) -> Job:
+    """One run, in a folder that is named after what the row and the suite change; `options` are the whole study's.
+
+    The study's options do not override what a method sets itself: with --K 3, RL stays without prediction.
+    """
+    after = _job(grid, _encoder_row(grid, row), entry, seed, out, preset, options).path if row.encoder_of else None
+    # The path is absolute because a run may be carried out in another working directory.
+    encoder = {"encoder_from": str(after.resolve())} if after is not None else {}
+    of_row = {**entry.options, **row.options, **encoder}
+    named = assemble(entry.task, row.method, preset, of_row)
+    free = {name: value for name, value in options.items() if name not in method_changes(row.method)}
+    wanted = {**entry.options, **free, **row.options, **encoder, "seed": seed}
+    config = assemble(entry.task, row.method, preset, wanted)
+    folder = folder_name(row.method, preset, changes(to_dict(named)))
+    path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
+    values = flat(to_dict(config))
+    return Job(row.label, config, {name: values[name] for name in wanted}, path, after)
+
+
+def check_flags(grid: Experiment, options: Mapping[str, Any]) -> None:
+    """Raises for an option of the whole study that every row of the grid sets itself, as it would change no run."""
+    for name, value in options.items():
+        if all(name in {**row.options, **method_changes(row.method)} for row in grid.rows):
+            raise InputError(
+                f"{name}: {value!r} is not allowed with {grid.name}, every row of which sets it; allowed: other flags, "
+                "--rows, or a grid of your own"
+            )
+
+
+def _encoder_row(grid: Experiment, row: Row) -> Row:
+    """The row whose runs train the encoders that the runs of `row` load."""
+    rows = {r.label: r for r in grid.rows if not r.encoder_of}
+    if row.encoder_of not in rows:
+        raise unknown(f"row {row.label!r}: encoder_of", row.encoder_of, rows)
+    return rows[row.encoder_of]
+
+
+def select(grid: Experiment, rows: str | None) -> Experiment:
+    """The grid with only the rows whose label or method is in the list, and the rows whose encoders those load.
+
+    The list is separated by semicolons if it has any, else by commas, unless the whole of it is one row's label.
+    """
+    if rows is None:
+        return grid
+    known = {key for row in grid.rows for key in (row.label, row.method)}
+    parts = [rows] if rows.strip() in known else rows.split(";" if ";" in rows else ",")
+    names = [name for part in parts if (name := part.strip())]
+    if not names:
+        raise InputError(f"rows: {rows!r} names none; allowed: labels or methods of {grid.name}")
+    for name in names:
+        if name not in known:
+            raise unknown("rows", name, known)
+    wanted = [row for row in grid.rows if {row.label, row.method} & set(names)]
+    loaded = {row.encoder_of for row in wanted}
+    return replace(grid, rows=tuple(row for row in grid.rows if row in wanted or row.label in loaded))
+
+
+def chosen_tasks(grid: Experiment, names: str | None) -> tuple[SuiteTask, ...]:
+    """The tasks of `names`, by default those of the experiment; raises unless all of them can be played here."""
+    if names is None and not grid.suites:
+        raise InputError("suite: a grid of one's own has none; give --suite, or suite = … in the file")
+    tasks = suite(names if names is not None else ",".join(grid.suites))
+    for entry in tasks:
+        envs.check(entry.task)
+    return tasks
+
+
+def _read_toml(path: Path) -> Mapping[str, Any]:
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"experiment: {str(path)!r} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"experiment: {str(path)!r} is not TOML: {error}") from None
+    return {"rows": record.pop("row", None), **record}
+
+
+def _run_python(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise InputError(f"experiment: {str(path)!r} cannot be read: No such file or directory")
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as error:
+        raise InputError(f"experiment: {str(path)!r} does not run: {type(error).__name__}: {error}") from None
+    return {name: names[name] for name in ("rows", "title", "suite") if name in names}
+
+
+def _experiment(path: Path, record: Mapping[str, Any]) -> Experiment:
+    for name in record:
+        if name not in ("rows", "title", "suite"):
+            raise unknown(f"{path}", name, ("row", "title", "suite"))
+    rows = record.get("rows")
+    if not isinstance(rows, list | tuple) or not rows:
+        raise InputError(f"experiment: {str(path)!r} has no row; allowed: one [[row]] or more (Python: rows = […])")
+    given = record.get("suite", ())
+    suites = (given,) if isinstance(given, str) else given
+    if not isinstance(suites, list | tuple) or not all(isinstance(name, str) for name in suites):
+        raise InputError(f"experiment: {str(path)!r} has suite = {given!r}; allowed: a name, or a list of names")
+    found = tuple(_checked(path, number, _row(path, number, row)) for number, row in enumerate(rows, 1))
+    _refuse_equal_labels(path, found)
+    return Experiment(path.stem, str(record.get("title", path.stem)), str(path), found, tuple(suites))
+
+
+def _checked(path: Path, number: int, row: Row) -> Row:
+    """The same row; raises if its options include what --suite, --preset or --seeds set."""
+    for name in row.options:
+        if not isinstance(name, str):
+            raise InputError(f"{path}: row {number}: option: {name!r} is not a name; allowed: one such as 'K'")
+        if name in RUN_NAMES:
+            raise InputError(
+                f"{path}: row {number}: option: {name!r} is not a row's to set; allowed: {SET_ELSEWHERE[name]}"
+            )
+    return row
+
+
+def _refuse_equal_labels(path: Path, rows: Sequence[Row]) -> None:
+    """Raises if two rows of one task have the same label; rows for different kinds of actions may share one."""
+    for number, row in enumerate(rows, 1):
+        for before, other in enumerate(rows[: number - 1], 1):
+            if row.label == other.label and (row.actions == other.actions or "any" in (row.actions, other.actions)):
+                raise InputError(
+                    f"{path}: row {number}: label: {row.label!r} is that of row {before}; allowed: one of its own"
+                )
+
+
+def _row(path: Path, number: int, row: Any) -> Row:
+    if isinstance(row, Row):
+        return row
+    if not isinstance(row, Mapping):
+        raise InputError(f"{path}: row {number} is {row!r}; allowed: a table with {', '.join(ROW_KEYS)}")
+    for name in row:
+        if name not in ROW_KEYS:
+            raise unknown(f"{path}: row {number}", str(name), ROW_KEYS)
+    method, options = str(row.get("method", "playvirtual")), row.get("options", {})
+    if method not in method_names():
+        raise unknown(f"{path}: row {number}: method", method, method_names())
+    if not isinstance(options, Mapping):
+        raise InputError(f"{path}: row {number}: options is {options!r}; allowed: a table such as K = 3")
+    return Row(str(row.get("label", folder_name(method, "paper", options))), method, dict(options))

@@ -1,0 +1,85 @@
+"""How long the runs of a sweep take, measured from the runs that are finished or started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from playvirtual.runs import jsonl
+from playvirtual.study.sweep.grids import Job
+
+NAME = "sweep.json"  # in a run folder: the seconds of a run that one process made, including its start-up
+
+Source = Literal["finished runs", "started runs", "other rows"]
+
+
+class Rate(NamedTuple):
+    """Seconds per step, and which runs they were measured from."""
+
+    seconds: float
+    source: Source
+
+
+def note(run: Path, seconds: float) -> None:
+    """Records how long a run took as a whole; timing.jsonl starts only when the agent is built."""
+    with suppress(OSError):  # without it a plan falls back on timing.jsonl
+        (run / NAME).write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
+
+
+def rates(finished: Sequence[Job], to_do: Sequence[Job]) -> dict[tuple[str, str], Rate]:
+    """(task, row) → its rate, from its finished runs, else its started runs, else the task's other rows."""
+    whole, part = _means(finished, _of_finished), _means(to_do, _of_started)
+    found: dict[tuple[str, str], Rate] = {}
+    for task, label in {(job.config.task, job.label) for job in (*finished, *to_do)}:
+        known = (task, label)
+        others = [rate for source in (whole, part) for (of, _), rate in source.items() if of == task]
+        if known in whole:
+            found[known] = Rate(whole[known], "finished runs")
+        elif known in part:
+            found[known] = Rate(part[known], "started runs")
+        elif others:
+            found[known] = Rate(sum(others) / len(others), "other rows")
+    return found
+
+
+def steps_left(job: Job) -> int:
+    """How many steps of the run are not in its JSONL logs yet."""
+    return max(0, job.config.steps - int(jsonl.last(job.path, "timing").get("step", 0)))
+
+
+def _means(jobs: Sequence[Job], measure: Callable[[Job], float | None]) -> dict[tuple[str, str], float]:
+    """(task, row) → the mean over its runs that have been timed."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for job in jobs:
+        if (rate := measure(job)) is not None:
+            values.setdefault((job.config.task, job.label), []).append(rate)
+    return {key: sum(found) / len(found) for key, found in values.items()}
+
+
+def _of_finished(job: Job) -> float | None:
+    """Seconds per step of a finished run, from its time as a whole."""
+    spent = (_noted(job.path), jsonl.last(job.path, "timing").get("seconds"))
+    known = [float(seconds) for seconds in spent if isinstance(seconds, int | float) and seconds > 0]
+    return known[0] / job.config.steps if known else None
+
+
+def _noted(run: Path) -> Any:
+    """What `note` recorded; None if there is nothing."""
+    try:
+        return json.loads((run / NAME).read_text())["seconds"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _of_started(job: Job) -> float | None:
+    """Seconds per step since the first logged update: random play before it is faster, compiling is slower."""
+    first = job.config.first_update * job.config.frames_per_step
+    try:
+        lines = [line for line in jsonl.lines(job.path, "timing") if line["step"] >= first]
+        begin, end = lines[0], lines[-1]
+        return (float(end["seconds"]) - float(begin["seconds"])) / (int(end["step"]) - int(begin["step"]))
+    except (OSError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,92 @@
+"""What a checkpoint holds of a trainer, and how a trainer is restored from it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from playvirtual.agents.agent import policy_state_dict
+from playvirtual.device import num_threads
+from playvirtual.errors import InputError
+from playvirtual.messages import logger
+from playvirtual.replay.snapshot import restore_snapshot, snapshot_files
+from playvirtual.runs import checkpoint
+from playvirtual.runs.agents import STATE, STATE_TREE, policy_files
+from playvirtual.runs.checkpoint import Content
+from playvirtual.runs.state import all_finite, flatten_state, to_bytes, unflatten_state
+from playvirtual.training.trainer import Trainer
+
+
+class RunPosition(NamedTuple):
+    """Where the run folder was when a checkpoint was written."""
+
+    log_sizes: Mapping[str, int]  # bytes of each JSONL log
+    clock: Mapping[str, float]  # seconds by part
+
+
+class NonFiniteWeights(ValueError):
+    """The agent has weights, or optimizer state, that are infinite or NaN."""
+
+
+def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str, Content]]:
+    """The files of a checkpoint: policy weights, the state of training, the replay's frames.
+
+    Raises NonFiniteWeights rather than let a checkpoint have them.
+    """
+    tree, tensors = flatten_state(trainer.state_dict())
+    if not all_finite({name: value for name, value in tensors.items() if name.startswith("state.agent")}):
+        raise NonFiniteWeights
+    record = {"tree": tree, "positions": position.log_sizes, "clock": position.clock}
+    weights, env = policy_state_dict(trainer.agent), trainer.env
+    return [
+        *policy_files(trainer.global_step, weights, env.observation_shape, env.action_space).items(),
+        (STATE_TREE, json.dumps(record).encode()),
+        (STATE, to_bytes(tensors)),
+        *snapshot_files(trainer.replay),
+    ]
+
+
+def restore(trainer: Trainer, path: Path) -> RunPosition:
+    """Brings a new trainer to where the checkpoint was written.
+
+    An InputError says that the checkpoint cannot be used. A part of it may have been loaded by then: the trainer must
+    not be used any more.
+    """
+    checkpoint.verify(path)
+    threads_before = num_threads(trainer.device)
+    tensors = checkpoint.read_tensors(path, STATE)
+    try:
+        record = json.loads(checkpoint.read(path, STATE_TREE))
+        position = RunPosition(dict(record["positions"]), dict(record["clock"]))
+        state = unflatten_state(record["tree"], tensors)
+        trainer.load_state_dict(state)
+        env_state = {name: state["env"][name] for name in ("num_episodes", "actions", "observation")}
+        restore_snapshot(trainer.replay, lambda name: checkpoint.read(path, name))
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, zlib.error) as error:
+        # PyTorch's message about a state that does not fit has many lines.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"checkpoint: {str(path)!r} cannot be used ({reason})") from None
+    threads = num_threads(trainer.device)
+    if threads != threads_before:
+        logger.info(
+            f"{path} was written with {threads} CPU threads, not {threads_before}, and resumes with {threads}: their "
+            "number decides rounding"
+        )
+    if state["device"] != trainer.device.type:
+        logger.warning(
+            f"{path} was written on {state['device']} and resumes on {trainer.device.type}: its random draws differ "
+            "from here on"
+        )
+    if not trainer.restore_env(env_state):
+        logger.warning(
+            f"{trainer.config.task} gave another observation when its episode was replayed: seed and actions do not "
+            "decide it. The episode is truncated; this run differs from one that was not interrupted"
+        )
+    return position

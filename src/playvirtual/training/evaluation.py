@@ -1,0 +1,105 @@
+"""Evaluation: whole episodes of a policy in many envs, with one network call for all envs that are still playing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from playvirtual.config.schema import Config
+from playvirtual.envs import VectorEnv, make
+from playvirtual.envs.env import EnvironmentConfig
+from playvirtual.envs.vector import FrameStack
+from playvirtual.method import DiscreteActions
+from playvirtual.training.policy import AsyncPolicy
+
+Policy = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.generic]]  # (N, C, H, W) -> (N,) or (N, A)
+
+
+class WatchedStep(NamedTuple):
+    """One step of the first env, after it was made."""
+
+    env: VectorEnv
+    observation: npt.NDArray[np.uint8]  # (C, H, W) that the action was chosen for
+    action: npt.NDArray[np.generic]
+    reward: float
+    done: bool
+
+
+Watcher = Callable[[WatchedStep], None]
+
+
+def epsilon_greedy(policy: AsyncPolicy, epsilon: float, random: np.random.Generator) -> Policy:
+    """The policy with each discrete action replaced by a random one with probability ε."""
+    space = policy.agent.action_space
+
+    def act(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+        actions = policy(observations)
+        if epsilon > 0 and isinstance(space, DiscreteActions):
+            replaced = random.random(len(actions)) < epsilon
+            actions = np.where(replaced, random.integers(space.n, size=len(actions)), actions)
+        return actions
+
+    return act
+
+
+def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
+    """One seed per episode, drawn independently of those of training: 31 bits, so two are equal by chance alone."""
+    state = np.random.SeedSequence([seed, step, 0xE7A1]).generate_state(episodes)
+    return [int(s) & 0x7FFFFFFF for s in state]
+
+
+def evaluate(
+    policy: Policy, config: Config, *, episodes: int, seed: int, step: int = 0, watcher: Watcher | None = None
+) -> list[float]:
+    """The undiscounted, unclipped return of each of `episodes` whole episodes under the evaluation protocol."""
+    num_envs = min(config.evaluation.eval_envs, episodes)
+    env = make(config.task, num_envs, training=False, config=config.environment)
+    try:
+        return play_episodes(policy, env, config.environment, evaluation_seeds(seed, step, episodes), watcher)
+    finally:
+        env.close()
+
+
+def play_episodes(
+    policy: Policy, env: VectorEnv, config: EnvironmentConfig, seeds: Sequence[int], watcher: Watcher | None = None
+) -> list[float]:
+    """Plays one episode per seed and returns their returns; every episode that starts is finished and counts."""
+    num_envs, repeat_first = env.num_envs, config.stack_fill == "repeat"
+    stack = FrameStack(num_envs, config.frame_stack, env.frame_shape, repeat_first=repeat_first)
+    episode = np.full(num_envs, -1)  # the episode that each env is playing; −1: none
+    returns = np.zeros(len(seeds))
+    started = 0
+
+    def start_episodes(idle: Sequence[int]) -> None:
+        nonlocal started
+        indices = list(idle)[: len(seeds) - started]
+        if not indices:
+            return
+        numbers = range(started, started + len(indices))
+        frames = env.reset(indices, [seeds[i] for i in numbers])
+        stack.clear(indices)
+        stack.push(frames, indices)
+        episode[indices] = list(numbers)
+        started += len(indices)
+
+    start_episodes(range(num_envs))
+    actions: npt.NDArray[np.generic] | None = None
+    while (playing := episode >= 0).any():
+        chosen = policy(stack.observations[playing])
+        observation = stack.observations[0].copy() if watcher is not None else None
+        if actions is None:
+            actions = np.zeros((num_envs, *chosen.shape[1:]), chosen.dtype)
+        actions[playing] = chosen
+        result = env.step(actions)
+        returns[episode[playing]] += result.rewards[playing]
+        stack.push(result.frames)
+        if watcher is not None and observation is not None and playing[0]:
+            done = bool(result.done[0])
+            watcher(WatchedStep(env, observation, actions[0].copy(), float(result.rewards[0]), done))
+        ended = playing & result.done
+        episode[ended] = -1
+        start_episodes(np.flatnonzero(ended).tolist())
+    return [float(r) for r in returns]

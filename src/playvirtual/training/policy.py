@@ -1,0 +1,120 @@
+"""The policy on the host: observations in, actions out, with as few launches as the device allows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from playvirtual.agents.agent import Agent
+from playvirtual.method import DiscreteActions
+from playvirtual.training.cudagraph import CudaGraphs
+
+Observations = npt.NDArray[np.uint8]  # (N, C, H, W)
+Actions = npt.NDArray[np.generic]  # (N,) or (N, A)
+
+
+class PendingActions(Protocol):
+    """Actions that may still be on their way from the device."""
+
+    def get(self) -> Actions:
+        """Waits for the actions, which belong to the caller."""
+        ...
+
+
+class ReadyActions:
+    """Actions that are on the host already."""
+
+    def __init__(self, actions: Actions) -> None:
+        self._actions = actions
+
+    def get(self) -> Actions:
+        return self._actions
+
+
+class AsyncPolicy:
+    """Calls `agent.act`; with `cudagraph`, on CUDA, as one graph between one copy to the device and one back.
+
+    The graph reads the weights and the noise at fixed addresses, so it stays valid as long as training and loading
+    write them in place.
+    """
+
+    def __init__(self, agent: Agent, *, explore: bool = False, cudagraph: bool = False) -> None:
+        self.agent, self.explore = agent, explore
+        self._cudagraph = cudagraph and agent.device.type == "cuda"
+        self._graph: _PolicyGraph | None = None
+
+    def __call__(self, observations: Observations) -> Actions:
+        """One action for each of N observations."""
+        return self.ask(observations).get()
+
+    def ask(self, observations: Observations) -> PendingActions:
+        """Starts choosing actions without waiting, so that the device can be given more work meanwhile.
+
+        The actions must be fetched before the next call.
+        """
+        if not self._cudagraph:
+            return ReadyActions(self.agent.act(observations, explore=self.explore).cpu().numpy())
+        # N shrinks as evaluation episodes end: the first call is for all envs.
+        if self._graph is None or self._graph.num_envs < len(observations):
+            self._graph = _PolicyGraph(self.agent, self.explore, observations)
+        return self._graph.ask(observations)
+
+    @property
+    def captured(self) -> bool:
+        """Whether the next call for as many observations replays a CUDA graph."""
+        return self._graph is not None and self._graph.captured
+
+
+class _PolicyGraph:
+    """Acts for as many observations as the first ones or fewer, through buffers that stay in place."""
+
+    def __init__(self, agent: Agent, explore: bool, first: Observations) -> None:
+        self._agent, self._explore, self.num_envs = agent, explore, len(first)
+        self._observations = torch.zeros(first.shape, dtype=torch.uint8, device=agent.device)
+        self._actions = _empty_actions(agent, self.num_envs)
+        # Pinned: only from and to such memory does a copy not stop the host.
+        self._host_observations = torch.zeros(first.shape, dtype=torch.uint8, pin_memory=True)
+        self._host_actions = torch.zeros(self._actions.shape, dtype=self._actions.dtype, pin_memory=True)
+        self._copied = torch.cuda.Event()
+        generators = [agent.generator] if explore and agent.generator is not None else []
+        self._launch = CudaGraphs(self._work, agent.device, generators)
+
+    @property
+    def captured(self) -> bool:
+        return bool(self._launch.captured)
+
+    def _work(self, _: int) -> None:
+        self._actions.copy_(self._agent.act(self._observations, explore=self._explore))
+
+    def ask(self, observations: Observations) -> PendingActions:
+        count = len(observations)
+        # The last actions were fetched after their copy, so the host's buffers are free.
+        self._host_observations.numpy()[:count] = observations
+        self._observations[:count].copy_(self._host_observations[:count], non_blocking=True)
+        self._launch(0)  # rows from `count` on hold old frames; their actions are not read
+        self._host_actions.copy_(self._actions, non_blocking=True)
+        self._copied.record(torch.cuda.current_stream(self._actions.device))
+        return _CopiedActions(self._copied, self._host_actions, count)
+
+
+class _CopiedActions:
+    """The first `count` rows of a host buffer, once the copy into it is done."""
+
+    def __init__(self, copied: torch.cuda.Event, buffer: Tensor, count: int) -> None:
+        self._copied, self._buffer, self._count = copied, buffer, count
+
+    def get(self) -> Actions:
+        self._copied.synchronize()  # with this copy, not with what was launched after it
+        actions: Actions = self._buffer.numpy()[: self._count].copy()
+        return actions
+
+
+def _empty_actions(agent: Agent, num_envs: int) -> Tensor:
+    """A buffer for one action per env: (N,) integers or (N, A) floats."""
+    if isinstance(agent.action_space, DiscreteActions):
+        return torch.zeros(num_envs, dtype=torch.int64, device=agent.device)
+    return torch.zeros(num_envs, agent.action_space.size, device=agent.device)

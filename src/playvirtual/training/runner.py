@@ -1,0 +1,304 @@
+"""A run: a trainer and the folder it writes to, from its start or its last checkpoint to its last evaluation."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import format_exception_only
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from playvirtual import published
+from playvirtual.config.schema import Config
+from playvirtual.errors import Crash, InputError, RunError, out_of_memory
+from playvirtual.messages import logger
+from playvirtual.runs import checkpoint, jsonl
+from playvirtual.runs.atomic_io import lock_run_folder
+from playvirtual.runs.folder import RunFolder
+from playvirtual.runs.loggers import Loggers
+from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files, restore
+from playvirtual.training.clock import Clock
+from playvirtual.training.interrupts import Interrupts
+from playvirtual.training.progress import Display
+from playvirtual.training.trainer import Trainer
+from playvirtual.training.video import Recorder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, its configuration, its score."""
+
+    path: Path
+    config: Config
+    returns: list[float]  # of the last evaluation's episodes
+
+    @property
+    def score(self) -> float:
+        """Mean return of the last evaluation."""
+        return float(np.mean(self.returns))
+
+    def __repr__(self) -> str:
+        return f"Run(path={str(self.path)!r}, score={self.score:.2f}, episodes={len(self.returns)})"
+
+
+def run(config: Config, path: Path, display: Display, *, resume: bool = False, log: Sequence[str] = ()) -> Run:
+    """Trains to the last step and evaluates; nothing is written if the run cannot start.
+
+    With `resume` an existing run resumes from its last good checkpoint, bit-exact on the CPU.
+    """
+    loggers = Loggers(log)
+    with Interrupts() as interrupts:
+        if resume and path.exists():
+            return _resume(config, path, display, interrupts, loggers)
+        return _start(config, path, display, interrupts, loggers)
+
+
+def _start(config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers) -> Run:
+    RunFolder.refuse_existing(path)
+    with closing(Trainer(config)) as trainer:
+        folder = RunFolder.create(path)
+        with lock_run_folder(path):
+            RunFolder.refuse_existing(path)  # another process may have started, and ended, a run there
+            folder.write_config(config)
+            return Runner(trainer, folder, display, interrupts, loggers).train()
+
+
+def _resume(config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers) -> Run:
+    if not path.is_dir():
+        raise InputError(f"run_dir: {str(path)!r} is a file; allowed: a run folder")
+    folder = RunFolder(path)
+    if folder.is_export:
+        raise InputError(f"run: {str(path)!r} is an export, which cannot be resumed; allowed: the run it was made of")
+    with lock_run_folder(path):
+        folder.check_same_config(config)
+        returns = jsonl.returns(path, config.agent_steps * config.frames_per_step)  # of the last evaluation
+        if returns is not None:
+            logger.info(f"{path} is finished already")
+            return Run(path, config, returns)
+        trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
+        with closing(Runner(trainer, folder, display, interrupts, loggers)) as runner:
+            runner.resume()
+            return runner.train()
+
+
+class Runner:
+    """Puts a run folder around a trainer: logs, checkpoints, evaluations, signals and failures.
+
+    Whatever makes a run fail, its error names the last good checkpoint and the command that resumes the run.
+    """
+
+    def __init__(
+        self, trainer: Trainer, folder: RunFolder, display: Display, interrupts: Interrupts, loggers: Loggers
+    ) -> None:
+        self.trainer, self.folder, self.display = trainer, folder, display
+        self.interrupts, self.loggers = interrupts, loggers
+        self.last_checkpoint: Path | None = None  # the last good one
+        self.returns: list[float] = []  # of the last evaluation
+        words = ["playvirtual", "train", "--resume", str(folder.path)]
+        self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
+        trainer.clock = Clock()
+
+    def train(self) -> Run:
+        """Trains to the last step."""
+        trainer, config = self.trainer, self.trainer.config
+        with self._naming_the_last_checkpoint(), closing(self.loggers), closing(self.display):
+            self.loggers.open(self.folder.path, config, trainer.global_step)
+            self.display.begin(min(trainer.global_step, config.steps))
+            self._repeat_evaluation_of_checkpoint()
+            trainer.train(after_step=self._after_step)
+            return Run(self.folder.path, config, self.returns)
+
+    def _after_step(self) -> None:
+        """The hook of the training loop: log, checkpoint, stop, evaluate, each when it is due."""
+        trainer, config = self.trainer, self.trainer.config
+        if trainer.step % config.log_every == 0 or trainer.done:
+            self._log()
+        evaluates = trainer.done or evaluation_due(config, trainer.step)
+        stops = self.interrupts.received is not None  # read once: a run that stops here has a checkpoint of this step
+        if evaluates or stops or checkpoint_due(config, trainer.step):
+            self.save()
+        if stops:
+            self.interrupts.check(self.resume_command)
+        if evaluates:
+            self._evaluate()
+        self.display.step(min(trainer.global_step, config.steps), self._progress_note())
+
+    def resume(self) -> None:
+        """Restores the newest usable checkpoint; starts at step 0 only if none was ever written."""
+        found = checkpoint.complete(self.folder.path)
+        for at in reversed(range(len(found))):
+            self.last_checkpoint = found[at]
+            try:
+                with self._naming_the_last_checkpoint():
+                    position = restore(self.trainer, found[at])
+            except InputError as error:
+                if at == 0:
+                    raise self._none_usable(error) from None
+                logger.warning(f"{error}; using the one before")
+                self._renew_trainer()
+                continue
+            self._rewind_folder(position, damaged=found[at + 1 :])
+            return
+        with self._naming_the_path():
+            jsonl.rewind(self.folder.path, {}, -1)
+        logger.info(f"{self.folder.path}: no checkpoint yet, starting at step 0")
+
+    def _rewind_folder(self, position: RunPosition, damaged: Sequence[Path]) -> None:
+        """Brings the folder, too, to where the checkpoint was written."""
+        step = self.trainer.global_step
+        self.trainer.clock = Clock(position.clock, step)
+        with self._naming_the_path():
+            for path in damaged:
+                checkpoint.quarantine(path)
+            for problem in jsonl.rewind(self.folder.path, position.log_sizes, step):
+                logger.warning(problem)
+        logger.info(f"{self.folder.path}: resuming at step {step}")
+
+    def _renew_trainer(self) -> None:
+        """Replaces the trainer, into which a part of an unusable checkpoint may have been loaded."""
+        config = self.trainer.config
+        self.trainer.close()
+        del self.trainer  # its parts refer to each other: all of it must go before the new one needs the memory
+        gc.collect()
+        self.trainer = Trainer(config, resumes=True)
+
+    def _none_usable(self, error: InputError) -> RunError:
+        # Nothing is changed, since what looks like damage may be the fault of another machine or another version.
+        return RunError(
+            f"{error}; no other in {str(self.folder.path / 'checkpoints')!r} can be used either; nothing was changed; "
+            f"to start again at step 0, remove that folder, then: {self.resume_command}"
+        )
+
+    def close(self) -> None:
+        """Closes the trainer."""
+        self.trainer.close()
+
+    def _repeat_evaluation_of_checkpoint(self) -> None:
+        """Makes, or reads from the log, the evaluation that was due at the step of a resumed run's checkpoint."""
+        trainer = self.trainer
+        if trainer.step == 0 or not (trainer.done or evaluation_due(trainer.config, trainer.step)):
+            return
+        returns = jsonl.returns(self.folder.path, trainer.global_step)
+        if returns is None:
+            self._evaluate()
+        else:
+            self.returns = returns
+
+    def _log(self) -> None:
+        """Writes one line of metrics and one of timing."""
+        self._refuse_nonfinite_losses()
+        line, timing = self.trainer.metrics(), self.trainer.clock.line(self.trainer.global_step)
+        with self._naming_the_path():
+            jsonl.append(self.folder.path, "metrics", line)
+            jsonl.append(self.folder.path, "timing", timing)
+        self.loggers.write("train", line)
+        self.loggers.write("time", timing)
+
+    def _evaluate(self) -> None:
+        """Scores the agent as it is now; a signal aborts the evaluation, which is repeated after resuming."""
+        trainer, config = self.trainer, self.trainer.config
+        policy = trainer.evaluation_policy()
+        recorder = Recorder(trainer.agent) if config.video_at_evaluation else None
+
+        def interruptible(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+            self.interrupts.check(self.resume_command)
+            return policy(observations)
+
+        with trainer.clock.measure("evaluation"):
+            self.returns = trainer.evaluate(interruptible, recorder)
+        step, score = trainer.global_step, float(np.mean(self.returns))
+        line: dict[str, Any] = {"step": step, "mean": score, "std": float(np.std(self.returns))}
+        line |= _human_normalised(config, score) | {"returns": self.returns}
+        timing = trainer.clock.line(step)
+        with self._naming_the_path():
+            jsonl.append(self.folder.path, "evaluations", line)
+            jsonl.append(self.folder.path, "timing", timing)
+            if recorder is not None:
+                recorder.save(self.folder.path / "videos" / f"step-{step:09d}")
+        self.loggers.write("evaluation", line)
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless a loss or a weight is not finite."""
+        trainer, run = self.trainer, self.folder.path
+        self._refuse_nonfinite_losses()
+        with trainer.clock.measure("checkpoint"), self._naming_the_path():
+            position = RunPosition(jsonl.positions(run), trainer.clock.seconds())
+            try:
+                files = checkpoint_files(trainer, position)
+            except NonFiniteWeights:
+                problem = f"weights: not all of them are finite at step {trainer.global_step}"
+                raise RunError(f"{problem}; {self._last_good()}") from None
+            self.last_checkpoint = checkpoint.save(run, trainer.global_step, files)
+
+    def _refuse_nonfinite_losses(self) -> None:
+        found = self.trainer.learner.guard.found()
+        if found is None:
+            return
+        step = self.trainer.step_of_update(found.update)
+        record = {"losses": found.losses, "step": step, "update": found.update, "positions": found.positions}
+        with self._naming_the_path():
+            (self.folder.path / "nonfinite.json").write_text(json.dumps(record, indent=2) + "\n")
+        raise RunError(
+            f"{', '.join(found.losses)}: not finite at step {step} (update {found.update}); its batch is in "
+            f"{self.folder.path / 'nonfinite.json'}; {self._last_good()}"
+        )
+
+    @contextmanager
+    def _naming_the_path(self) -> Iterator[None]:
+        """Turns a full disk, a read-only or a removed folder into a RunError with the path and the last checkpoint."""
+        try:
+            yield
+        except OSError as error:
+            if not self.folder.path.is_dir():
+                raise RunError(f"run folder: {str(self.folder.path)!r} is gone, with its checkpoints") from error
+            where = error.filename or self.folder.path
+            raise RunError(f"cannot write {str(where)!r}: {error.strerror}; {self._last_good()}") from error
+
+    @contextmanager
+    def _naming_the_last_checkpoint(self) -> Iterator[None]:
+        """Turns an unexpected error, of an environment or of this program, into a RunError with the last checkpoint."""
+        try:
+            yield
+        except (InputError, RunError):
+            raise
+        except Exception as error:
+            memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
+            if memory is not None:
+                raise RunError(f"{memory}; {self._last_good()}") from error
+            reason = " ".join("".join(format_exception_only(error)).split())
+            raise Crash(f"{reason}; {self._last_good()}") from error
+
+    def _last_good(self) -> str:
+        if self.last_checkpoint is None:
+            return "there is no checkpoint yet"
+        return f"last good checkpoint: {self.last_checkpoint}; to resume: {self.resume_command}"
+
+    def _progress_note(self) -> str:
+        """The last episode's return and the last evaluation's score."""
+        score = float(np.mean(self.returns)) if self.returns else None
+        shown = [("return", self.trainer.last_return), ("score", score)]
+        return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
+
+
+def evaluation_due(config: Config, step: int) -> bool:
+    """Whether agent step `step` reached or crossed a multiple of the evaluation interval."""
+    interval, global_step = config.evaluation.eval_every, step * config.frames_per_step
+    return interval > 0 and global_step // interval > (global_step - config.frames_per_step) // interval
+
+
+def checkpoint_due(config: Config, step: int) -> bool:
+    """Whether agent step `step` is a multiple of the checkpoint interval."""
+    return config.checkpoint_every > 0 and step % config.checkpoint_every == 0
+
+
+def _human_normalised(config: Config, score: float) -> dict[str, float]:
+    """The human-normalised score, for the games that have one."""
+    family, _, game = config.task.partition("/")
+    return {"hns": float(published.hns(game, score))} if family == "atari" and game in published.human() else {}

@@ -1,0 +1,261 @@
+"""Names of tasks, and families that are registered from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from playvirtual.envs import action_kind, check, env_family, family, make, register_env, registry, task_names
+from playvirtual.envs.atari import ATARI_100K
+from playvirtual.envs.vector import EnvStep
+from playvirtual.errors import InputError
+
+
+def test_the_26_games_come_first_then_the_rest():
+    names = task_names()
+    assert names[:26] == [f"atari/{game}" for game in ATARI_100K]
+    assert len(names) == len(set(names))
+    assert sum(name.startswith("atari/") for name in names) == 104
+    assert sum(name.startswith("dmc/") for name in names) == 51
+    assert {"dmc/ball_in_cup-catch", "minatar/space_invaders", "toy/catch", "toy/reach"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [("atari/pong", "atari"), ("dmc/cheetah-run", "dmc"), ("toy/catch", "toy"), ("gym/ALE/Pong-v5", "gym")],
+)
+def test_family_is_what_stands_before_the_first_slash(task, kind):
+    assert family(task) == kind
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("atari/pomg", "atari/pong"),
+        ("pong", "atari/pong"),
+        ("cheetah-run", "dmc/cheetah-run"),
+        ("atarri/pong", "atari"),
+        ("dmc/cheetah-runn", "dmc/cheetah-run"),
+        ("minatar/pong", "did you mean 'atari/pong'"),
+        ("gym", "gym/<id>"),
+        ("dmc", "list tasks"),
+        ("toy/cacth", "toy/catch"),
+        ("gym/CartPol-v1", "gym/CartPole-v1"),
+        ("atari/combat", "atari/"),
+    ],
+)
+def test_a_wrong_name_gets_one_line_with_the_nearest_right_one(wrong, meant):
+    with pytest.raises(InputError, match=meant) as caught:
+        check(wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_make_checks_too(settings):
+    with pytest.raises(InputError, match="atari/pong"):
+        make("atari/pomg", 1, training=True, config=settings())
+
+
+def test_importing_the_registry_loads_neither_a_simulator_nor_pytorch():
+    code = "import sys, playvirtual.envs; "
+    code += "print({'ale_py', 'dm_control', 'mujoco', 'minatar', 'torch'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("atari/pong", "discrete"),
+        ("minatar/breakout", "discrete"),
+        ("toy/catch", "discrete"),
+        ("toy/reach", "continuous"),
+        ("dmc/cheetah-run", "continuous"),
+    ],
+)
+def test_the_kind_of_action_space_is_known_without_the_simulator(task, kind, monkeypatch):
+    for package in ("ale_py.vector_env", "dm_control", "minatar"):
+        monkeypatch.setitem(sys.modules, package, None)  # importing it would fail
+    assert action_kind(task) == kind
+
+
+def test_the_kind_of_action_space_of_an_unknown_task_is_an_error():
+    with pytest.raises(InputError, match="'toy/cacth' is not known; did you mean 'toy/catch'"):
+        action_kind("toy/cacth")
+
+
+class Grid:
+    """The agent moves on a row of `size` cells; the last one pays 1 and ends the episode."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.frame_shape, self.action_space = size, (1, size, size), spaces.Discrete(2)
+        self.reset(0)
+
+    def reset(self, seed):
+        self.cell = seed % (self.size - 1)
+
+    def step(self, action):
+        self.cell = max(self.cell + 2 * int(action) - 1, 0)
+        reached = self.cell == self.size - 1
+        return EnvStep(float(reached), reached, reached)
+
+    def frame(self):
+        return np.eye(self.size, dtype=np.uint8)[self.cell][None, :, None].repeat(self.size, 2)
+
+    def render(self):
+        return self.frame().transpose(1, 2, 0).repeat(3, 2)
+
+    def close(self):
+        pass
+
+
+SIZES = {"small": 3, "large": 12}
+
+
+def make_grid(name, config):
+    return Grid(SIZES[name])
+
+
+@pytest.fixture
+def no_families_are_left(monkeypatch):
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+
+
+@pytest.fixture
+def grid(no_families_are_left):
+    options = {"image_size": 12, "frame_stack": 1}
+    register_env("grid", make_grid, tasks=("small", "large"), actions="discrete", options=options)
+
+
+def test_one_call_registers_a_family(grid, settings):
+    assert task_names()[-2:] == ["grid/small", "grid/large"]
+    assert family("grid/small") == "grid"
+    assert action_kind("grid/large") == "discrete"
+    assert env_family("grid/small").options == {"image_size": 12, "frame_stack": 1}
+    env = make("grid/small", 2, training=True, config=settings(action_repeat=1))
+    assert env.frame_shape == (1, 3, 3)
+    assert env.reset([0, 1], [0, 1])[:, 0, :, 0].tolist() == [[1, 0, 0], [0, 1, 0]]
+    step = env.step(np.array([1, 1]))
+    assert step.rewards.tolist() == [0, 1]
+    assert step.done.tolist() == [False, True]
+    assert env.render(0).tolist() == np.array([0, 1, 0])[:, None, None].repeat(3, 1).repeat(3, 2).tolist()
+    env.close()
+
+
+def test_a_wrong_name_of_a_registered_family_gets_the_nearest_right_one(grid):
+    with pytest.raises(InputError, match="'grid/smal' is not known; did you mean 'grid/small'"):
+        check("grid/smal")
+    with pytest.raises(InputError, match=r"'grid' is a family and not a task; .* such as grid/small"):
+        check("grid")
+
+
+class Switch(gymnasium.Env):
+    """A lamp of four pixels that shows the last action."""
+
+    def __init__(self, observation_space, render_mode=None):
+        self.observation_space, self.render_mode = observation_space, render_mode
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.on = 0
+        return self.render(), {}
+
+    def step(self, action):
+        self.on = int(action)
+        return self.render(), 1.0, False, False, {}
+
+    def render(self):
+        return np.full((2, 2, 3), 255 * self.on, np.uint8)
+
+
+IMAGE, VECTOR = spaces.Box(0, 255, (2, 2, 3), np.uint8), spaces.Box(-1, 1, (4,), np.float32)
+
+
+@pytest.mark.parametrize("name", ["observed", "rendered"])
+def test_a_factory_may_return_a_gymnasium_env(no_families_are_left, settings, name):
+    register_env("lamp", lambda name, config: Switch(IMAGE) if name == "observed" else Switch(VECTOR, "rgb_array"))
+    env = make(f"lamp/{name}", 1, training=True, config=settings(action_repeat=1, image_size=4))
+    assert not env.reset([0], [0]).any()
+    assert (env.step(np.array([1])).frames == 255).all()
+    assert (env.render(0) == 255).all()
+
+
+def test_without_tasks_and_actions_every_name_is_accepted_and_made_once_to_find_its_actions(no_families_are_left):
+    made = []
+    register_env(
+        "lamp", lambda name, config: made.append(config.image_size) or Switch(IMAGE), options={"image_size": 5}
+    )
+    assert action_kind("lamp/any") == action_kind("lamp/any") == "discrete"
+    assert made == [5]
+    assert not any(task.startswith("lamp/") for task in task_names())
+
+
+def test_a_gymnasium_env_without_pixels_is_one_line(no_families_are_left, settings):
+    register_env("lamp", lambda name, config: Switch(VECTOR), tasks=("dark",), actions="discrete")
+    with pytest.raises(
+        InputError, match=r"'lamp/dark' shows no pixels; .* its render_mode is None; allowed: "
+    ) as caught:
+        make("lamp/dark", 1, training=True, config=settings())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_registered_once(grid):
+    options = {"image_size": 12, "frame_stack": 1}
+    register_env("grid", make_grid, tasks=("small", "large"), actions="discrete", options=options)  # the same again
+    register_env("toy", entry_point="playvirtual.envs.toy:FAMILY")
+    for name in ("grid", "toy"):
+        with pytest.raises(InputError, match=f"'{name}' is registered already; allowed: another name"):
+            register_env(name, make_grid, tasks=("huge",), actions="discrete")
+    assert "grid/huge" not in task_names()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "grid\n"])
+def test_a_family_has_a_plain_name(no_families_are_left, name):
+    with pytest.raises(InputError, match="is not allowed; allowed: a name without slashes and spaces"):
+        register_env(name, make_grid, tasks=("small",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, "'bad' needs either `make` or `entry_point`"),
+        ({"make": make_grid, "entry_point": "a:b"}, "'bad' needs either `make` or `entry_point`"),
+        ({"make": make_grid, "tasks": ()}, r"tasks: \(\) of 'bad' is not allowed"),
+        ({"make": make_grid, "tasks": "small"}, "tasks: 'small' of 'bad' is not allowed"),
+        ({"make": make_grid, "tasks": ("",)}, "of 'bad' is not allowed; allowed: a sequence of names"),
+        ({"make": make_grid, "tasks": ("small",), "actions": "discreet"}, "did you mean 'discrete'"),
+        ({"make": make_grid, "tasks": ("small",), "actions": {"large": "discrete"}}, "one entry for each task"),
+        ({"entry_point": "module"}, "entry_point: 'module' of 'bad' is not allowed; allowed: 'module:attribute'"),
+    ],
+)
+def test_a_wrong_registration_is_one_line_and_registers_nothing(no_families_are_left, arguments, error):
+    with pytest.raises(InputError, match=error) as caught:
+        register_env("bad", **arguments)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="task family: 'bad' is not known"):
+        check("bad/small")
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "error"),
+    [
+        (
+            "no_such_module:FAMILY",
+            "'bad' cannot be loaded from 'no_such_module:FAMILY': ModuleNotFoundError: No module",
+        ),
+        (
+            "playvirtual.envs.toy:NOTHING",
+            "cannot be loaded from 'playvirtual.envs.toy:NOTHING': AttributeError: module",
+        ),
+        ("playvirtual.envs.toy:ROWS", "'playvirtual.envs.toy:ROWS' of 'bad' is 10; allowed: an EnvFamily"),
+    ],
+)
+def test_an_entry_point_that_holds_no_family_is_one_line(no_families_are_left, entry_point, error):
+    register_env("bad", entry_point=entry_point)
+    with pytest.raises(InputError, match=error) as caught:
+        check("bad/small")
+    assert "\n" not in str(caught.value)

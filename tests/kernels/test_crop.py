@@ -1,0 +1,56 @@
+"""Crops pixel by pixel, and the Triton kernel against PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from playvirtual import kernels
+from playvirtual.kernels.crop import crop, random_crop
+from tests.interpreted import interpreted, needs_triton
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_a_crop_over_the_border_is_replicate_padding_then_a_crop(dy: int, dx: int) -> None:
+    image = torch.arange(3 * 6 * 6, dtype=torch.uint8).view(1, 3, 6, 6)
+    padded = np.pad(image[0].numpy(), ((0, 0), (4, 4), (4, 4)), mode="edge")
+    out = crop(image, torch.tensor([[dy - 4, dx - 4]]), image.shape[-1])
+    np.testing.assert_array_equal(out[0].numpy(), padded[:, dy : dy + 6, dx : dx + 6])
+
+
+def test_each_image_has_its_own_offset() -> None:
+    images = torch.arange(2 * 1 * 5 * 5).view(2, 1, 5, 5)
+    out = crop(images, torch.tensor([[0, 0], [2, 1]]), 3)
+    assert torch.equal(out[0, 0], images[0, 0, :3, :3])
+    assert torch.equal(out[1, 0], images[1, 0, 2:5, 1:4])
+
+
+def crop_errors(device: str) -> list[float]:
+    """The kernel's crops against PyTorch's: over the border, within the image, a source for each."""
+    from playvirtual.kernels import crop_triton
+
+    generator = torch.Generator().manual_seed(0)
+    errors = []
+    for C, height, size, block in [(4, 12, 12, 4), (9, 14, 10, 2), (1, 9, 9, 1), (3, 10, 8, 2)]:
+        images = torch.randint(256, (3, C, height, height), dtype=torch.uint8, generator=generator)
+        shifted = size == height
+        low, high = (-3, 4) if shifted else (0, height - size + 1)
+        offsets = torch.randint(low, high, (7, 2), generator=generator)
+        source, factor = torch.randint(3, (7,), generator=generator), torch.rand(7, generator=generator)
+        expected = random_crop(images, offsets, size, source, factor, block)
+        on_device = [t.to(device) for t in (images, offsets, source, factor / 255.0)]
+        got = crop_triton.crop(*on_device, size, block, clamp=shifted, low=False).cpu()
+        assert got.shape == expected.shape
+        errors.append(float((got - expected).abs().max()))
+    return errors
+
+
+@needs_triton
+def test_the_interpreted_kernel_makes_the_same_crops() -> None:
+    assert interpreted("tests.kernels.test_crop", "max(crop_errors('cpu'))") < 1e-6
+
+
+@pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
+def test_the_compiled_kernel_makes_the_same_crops() -> None:
+    assert max(crop_errors("cuda")) < 1e-6

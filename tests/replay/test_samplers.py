@@ -1,0 +1,228 @@
+"""Prioritised sampling by hand and by frequencies, uniform sampling, and where sequences may start."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playvirtual.replay import PrioritizedSampler, RainbowBatch, ReplayBuffer, UniformSampler
+from playvirtual.replay.samplers import draw_proportional
+from tests.replay.storing import fill, picture, store
+
+FRAME = np.zeros((1, 1, 1), np.uint8)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_frequencies_follow_the_weights() -> None:
+    weights = torch.tensor([0.0, 1.0, 3.0, 0.0, 4.0, 0.0])
+    drawn = draw_proportional(weights, 80_000, seeded())
+    shares = torch.bincount(drawn, minlength=6) / 80_000
+    torch.testing.assert_close(shares, weights / weights.sum(), atol=0.008, rtol=0)  # > 4 standard deviations
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0.0, 1e-6, 1.0, 1e6]), min_size=1, max_size=50), st.integers(0, 1000))
+def test_weight_zero_is_never_drawn(values: list[float], seed: int) -> None:
+    weights = torch.tensor([*values, 1.0, 0.0])
+    drawn = draw_proportional(weights, 64, seeded(seed))
+    assert (weights[drawn] > 0).all()
+
+
+def test_a_small_priority_among_many_large_ones_is_not_lost() -> None:
+    """Beyond 2²⁴ a running sum in float32 leaves out every other 1; here all of them have their share."""
+    weights = torch.cat([torch.tensor([2.0**24]), torch.ones(200_000)])
+    left_out = torch.cat([torch.tensor([False]), weights.double().cumsum(0).float().diff() == 0])
+    assert left_out.sum() > 90_000
+    drawn = draw_proportional(weights, 1_000_000, seeded())
+    share = float(left_out[drawn].float().mean())
+    expected = float(left_out.sum() / weights.sum())
+    assert abs(share - expected) < 0.1 * expected  # over 7 standard deviations
+
+
+def prioritized(replay: ReplayBuffer, **changes: Any) -> PrioritizedSampler:
+    settings = {"batch_size": 8, "K": 0, "n_step": 1, "gamma": 0.9, "alpha": 0.5, **changes}
+    return PrioritizedSampler(replay, settings.pop("generator", seeded()), **settings)
+
+
+def batch_at(sampler: PrioritizedSampler, positions: list[int]) -> RainbowBatch:
+    """A batch of which only the positions matter."""
+    batch = sampler.sample({"beta": torch.tensor(1.0)})
+    return batch._replace(sequences=batch.sequences._replace(positions=torch.tensor(positions)))
+
+
+def with_priorities(priorities: list[float], alpha: float, batch_size: int, seed: int) -> PrioritizedSampler:
+    """A sampler of as many entries as there are priorities."""
+    replay = ReplayBuffer(len(priorities) + 1, (1, 1, 1), 1, None)
+    sampler = prioritized(replay, alpha=alpha, batch_size=batch_size)
+    for _ in range(len(priorities) + 1):
+        store(replay, FRAME, 0, 0.0, terminated=False)
+    sampler.on_append()
+    sampler.update_priorities(batch_at(sampler, [*range(len(priorities))]), torch.tensor(priorities))
+    sampler.generator.manual_seed(seed)
+    return sampler
+
+
+def test_priorities_are_raised_to_alpha() -> None:
+    sampler = with_priorities([1.0, 4.0, 16.0], 0.5, 70_000, seed=0)
+    batch = sampler.sample({"beta": torch.tensor(0.4)})
+    shares = torch.bincount(batch.sequences.positions, minlength=4) / 70_000
+    torch.testing.assert_close(shares, torch.tensor([1 / 7, 2 / 7, 4 / 7, 0.0]), atol=0.01, rtol=0)
+
+
+def test_importance_weights_by_hand() -> None:
+    """p^α = 1, 2, 4: with β = 1 the weights are 1/p^α relative to the largest in the batch; with β = 0 all 1."""
+    sampler = with_priorities([1.0, 4.0, 16.0], 0.5, 200, seed=1)
+    batch = sampler.sample({"beta": torch.tensor(1.0)})
+    expected = torch.tensor([1.0, 0.5, 0.25])[batch.sequences.positions]
+    torch.testing.assert_close(batch.weights, expected, atol=1e-4, rtol=0)
+    flat = sampler.sample({"beta": torch.tensor(0.0)}).weights
+    assert flat.tolist() == [1.0] * 200
+
+
+def test_full_correction_makes_the_estimate_unbiased() -> None:
+    """Σ w·x / Σ w over prioritised draws with β = 1 is the plain mean of x."""
+    sampler = with_priorities([0.1, 1.0, 5.0, 10.0], 0.5, 100_000, seed=2)
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    batch = sampler.sample({"beta": torch.tensor(1.0)})
+    estimate = (batch.weights * x[batch.sequences.positions]).sum() / batch.weights.sum()
+    assert float(estimate) == pytest.approx(2.5, abs=0.03)
+
+
+def test_a_prioritised_sampler_refuses_an_update_without_priorities() -> None:
+    sampler = with_priorities([1.0, 1.0], 0.5, 2, seed=0)
+    with pytest.raises(ValueError, match="priorities: None is not allowed"):
+        sampler.update_priorities(batch_at(sampler, [0, 1]), None)
+
+
+@pytest.mark.parametrize(("K", "n_step", "reads"), [(0, 1, False), (3, 10, False), (3, 3, True), (5, 2, True)])
+def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads: bool) -> None:
+    """Batches before and after the newest frame's transition is added differ only where the sampler says so."""
+    replay = ReplayBuffer(40, (1, 1, 1), 1, None)
+    for number in range(14):
+        store(replay, picture(number), number, 1.0, terminated=False)
+    replay.add_obs(picture(14))
+    sampler = prioritized(replay, K=K, n_step=n_step, batch_size=500)
+    sampler.on_append()
+    before = sampler.sample({"beta": torch.tensor(1.0)})
+    replay.add_transition(14, 7.0, terminated=True)
+    sampler.generator.manual_seed(0)
+    after = sampler.sample({"beta": torch.tensor(1.0)})
+    assert sampler.reads_newest_transition == reads
+    same = [torch.equal(x, y) for x, y in zip(before.sequences + before[1:], after.sequences + after[1:], strict=True)]
+    assert all(same) == (not reads)
+
+
+EPISODES = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12)  # (length, terminates)
+
+
+@settings(max_examples=100, deadline=None)
+@given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6))
+def test_new_priorities_are_one_exactly_at_the_valid_starts(
+    episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int
+) -> None:
+    replay = ReplayBuffer(capacity, (1, 1, 1), stack, None)
+    sampler = prioritized(replay, n_step=span)
+    for length, terminates in episodes:
+        for t in range(length):
+            ends = t == length - 1
+            last_frame = FRAME if ends and not terminates else None
+            store(replay, FRAME, 0, 0.0, terminated=ends and terminates, last_frame=last_frame)
+            sampler.on_append()
+            torch.testing.assert_close(sampler.priorities, replay.valid_starts(span).float())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["continues", "terminated", "truncated"]), st.booleans()), max_size=60),
+    st.integers(2, 25),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.integers(1, 4),
+)
+def test_priorities_entry_by_entry(
+    events: list[tuple[str, bool]], capacity: int, stack: int, span: int, every: int
+) -> None:
+    """However many entries were added since the last call, and whatever priorities were updated in between."""
+    replay = ReplayBuffer(capacity, (1, 1, 1), stack, None)
+    sampler = prioritized(replay, n_step=span, alpha=1.0)
+    expected, seen = [0.0] * capacity, 0
+    for step, (ending, updates) in enumerate(events):
+        last_frame = FRAME if ending == "truncated" else None
+        store(replay, FRAME, 0, 0.0, terminated=ending == "terminated", last_frame=last_frame)
+        if step % every:
+            continue
+        sampler.on_append()
+        for entry in range(seen, replay.num_added):
+            for overwritten in range(stack) if entry >= capacity else ():
+                expected[(entry + overwritten) % capacity] = 0.0
+            if entry >= span:
+                expected[(entry - span) % capacity] = float(replay.has_action[(entry - span) % capacity])
+        seen = replay.num_added
+        assert sampler.priorities.tolist() == expected
+        starts = [position for position, priority in enumerate(expected) if priority > 0]
+        if updates and starts:
+            expected[starts[-1]] = float(step + 2)
+            sampler.update_priorities(batch_at(sampler, starts[-1:]), torch.tensor([float(step + 2)]))
+
+
+def test_a_loaded_state_continues_with_the_same_batches() -> None:
+    replay, _ = fill([(9, True), (6, False)], 30, 2)
+    one, two = prioritized(replay), prioritized(replay)
+    one.on_append()
+    one.update_priorities(batch_at(one, [0, 3]), torch.tensor([9.0, 0.1]))
+    state = one.state_dict()
+    two.load_state_dict(state)
+    store(replay, FRAME, 0, 0.0, terminated=False)
+    batches = []
+    for sampler in (one, two):
+        sampler.on_append()
+        sampler.generator.manual_seed(5)
+        batches.append(sampler.sample({"beta": torch.tensor(0.5)}))
+    assert torch.equal(one.priorities, two.priorities)
+    assert torch.equal(batches[0].sequences.positions, batches[1].sequences.positions)
+    assert torch.equal(batches[0].weights, batches[1].weights)
+
+
+def uniform(replay: ReplayBuffer, K: int, seed: int = 0) -> UniformSampler:
+    return UniformSampler(replay, seeded(seed), batch_size=4000, sequence_batch_size=2000, K=K, gamma=0.9)
+
+
+def test_uniform_sampling_draws_every_transition_and_every_sequence() -> None:
+    episodes = [(5, False), (4, True), (2, False), (7, False)]
+    replay, history = fill(episodes, 400, 3, action_size=1)
+    batch = uniform(replay, K=3).sample({})
+    steps = {i for i, entry in enumerate(history[:-1]) if entry.has_action}
+    assert set(batch.transitions.positions.tolist()) == steps
+    counts = torch.bincount(batch.transitions.positions, minlength=len(history))[sorted(steps)]
+    assert (counts / 4000 - 1 / len(steps)).abs().max() < 0.02
+
+    # 5 steps and a last frame: 3 sequences; 4 steps: 1; 2 steps and a last frame: none; 7 and a last frame: 5.
+    starts = {i for i in range(len(history) - 3) if history[i].episode == history[i + 3].episode}
+    assert len(starts) == 9
+    assert batch.sequences is not None
+    assert set(batch.sequences.positions.tolist()) == starts
+    assert batch.sequences.mask.tolist() == [[1.0] * 4] * 2000
+
+
+def test_uniform_sampling_masks_sequences_while_no_episode_is_long_enough() -> None:
+    replay, _ = fill([(3, True), (3, True)], 40, 1, action_size=1)
+    batch = uniform(replay, K=3).sample({})
+    assert batch.sequences is not None
+    assert not batch.sequences.mask.any()
+
+
+def test_a_uniform_batch_tells_its_positions_and_has_sequences_only_with_a_horizon() -> None:
+    replay, _ = fill([(8, False)], 40, 1, action_size=1)
+    for K, kinds in [(0, ["transitions"]), (2, ["transitions", "sequences"])]:
+        sampler = uniform(replay, K)
+        batch = sampler.sample({})
+        assert (batch.sequences is None) == (K == 0)
+        assert list(sampler.positions(batch)) == kinds
+        sampler.update_priorities(batch, None)
+        assert sampler.state_dict() == {}

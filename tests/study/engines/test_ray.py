@@ -1,0 +1,166 @@
+"""A real Ray cluster of two nodes on this machine: a worker and a node are lost in mid-sweep, no result is."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from playvirtual.errors import InputError
+from playvirtual.runs.checkpoint import complete
+from playvirtual.study.engines.local import LocalEngine
+from playvirtual.study.sweep.display import PlainLines
+from playvirtual.study.sweep.experiments import experiment, suite
+from playvirtual.study.sweep.grids import Job, jobs
+from playvirtual.study.sweep.sweep import Display, sweep
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+
+STEPS = 600
+OPTIONS = {
+    "steps": STEPS,
+    "learning_starts": 100,
+    "K": 2,
+    "eval_episodes": 4,
+    "eval_every": 50,
+    "log_every": 50,
+    "device": "cpu",
+}
+
+
+def grid(out: Path) -> list[Job]:
+    return jobs(experiment("toy"), suite("toy/catch"), 1, out, options=OPTIONS)
+
+
+class Killer:
+    """Kills the first run's worker, then a node, once the runs there have written something."""
+
+    def __init__(self, cluster: Any, node: Any, found: list[Job]) -> None:
+        self.cluster, self.node, self.jobs = cluster, node, found
+        self.killed: list[str] = []
+        self.thread = threading.Thread(target=self._work, daemon=True)
+
+    def _work(self) -> None:
+        first = self._holder(self.jobs, set())
+        os.kill(first, signal.SIGKILL)
+        self.killed.append(f"worker {first}")
+        self._holder(self.jobs, {first})
+        self.cluster.remove_node(self.node, allow_graceful=False)
+        self.killed.append("node")
+
+    def _holder(self, found: list[Job], dead: set[int]) -> int:
+        """The process of an unfinished run that has reached its first evaluation and is not one of `dead`."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            for job in found:
+                lock, lines = job.path / "run.lock", job.path / "evaluations.jsonl"
+                if lines.exists() and 1 <= len(lines.read_text().splitlines()) < 9 and lock.exists():
+                    words = lock.read_text().split()
+                    if len(words) > 1 and int(words[1]) not in dead and Path(f"/proc/{words[1]}").exists():
+                        return int(words[1])
+            time.sleep(0.02)
+        raise TimeoutError("no run got that far")
+
+
+@pytest.mark.slow
+def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    from playvirtual.study.engines.ray import RayEngine
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    node = cluster.add_node(num_cpus=1)
+    try:
+        found = grid(tmp_path / "ray")
+        killer = Killer(cluster, node, found)
+        engine = RayEngine(cluster.address)
+        killer.thread.start()
+        display: Display = PlainLines()
+        result = sweep(found, engine, display)
+        killer.thread.join(5)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert result.failed == {}
+    assert [word.split()[0] for word in killer.killed] == ["worker", "node"]
+    assert len(result.finished) == len(found) == 3
+
+    alone = sweep(grid(tmp_path / "local"), LocalEngine(2), PlainLines())
+    assert alone.failed == {}
+    for one, other in zip(found, grid(tmp_path / "local"), strict=True):
+        for name in ("evaluations.jsonl", "metrics.jsonl"):
+            assert (one.path / name).read_text() == (other.path / name).read_text(), one.title
+
+
+@pytest.mark.slow
+def test_a_signal_leaves_checkpoints_and_names_the_command_that_resumes(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal does it: the signal goes to every process of the group, Ray's own among them."""
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "playvirtual", "--seeds", "99", "--eval-every", "0"]
+    words += ["--checkpoint-every=0", "--log-every=50", "--device=cpu", "--engine", "ray", "--address", "local"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "playvirtual", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    run = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1"
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    started = stdout.count("started   toy/catch")
+    assert 1 <= started < 99  # the rest waited in Ray's queue
+    assert f"0/99 runs finished, {started} running, {99 - started} waiting" in stdout
+    command = shlex.join(["playvirtual", *words])
+    assert stderr == f"stopped with 99 runs to go; resume with the same command: {command}\n"
+    assert len(complete(run)) == 1
+
+
+@pytest.mark.slow
+def test_what_can_never_work_is_refused_or_tried_once(tmp_path: Path) -> None:
+    foreign = tmp_path / "toy-catch" / "rl" / "seed-1" / "notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("not a run")
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "rl", "--seeds", "1", "--out", str(tmp_path)]
+    words += ["--engine", "ray", "--address", "local", "--gpus-per-run", "0", "--retries", "3"]
+    command = [sys.executable, "-m", "playvirtual", *words, "--device"]
+    cuda, cpu = (
+        subprocess.run([*command, device], capture_output=True, text=True, timeout=120) for device in ("cuda", "cpu")
+    )
+    assert cuda.returncode == 2
+    assert cuda.stderr.startswith("playvirtual: error: device: 'cuda' is not allowed with gpus_per_run 0"), cuda.stderr
+    assert cpu.returncode == 1, cpu.stderr
+    assert cpu.stdout.count("started   toy/catch  RL  seed 1") == 1
+    assert f"run_dir: {str(foreign.parent)!r}" in cpu.stderr
+
+
+@pytest.mark.slow
+def test_an_unreachable_address_is_an_error_within_seconds(tmp_path: Path) -> None:
+    began = time.monotonic()
+    words = ["sweep", "toy", "--engine", "ray", "--address", "127.0.0.1:9"]
+    result = subprocess.run(
+        [sys.executable, "-m", "playvirtual", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 2
+    assert result.stderr == "playvirtual: error: address: no Ray cluster at '127.0.0.1:9' (Connection refused)\n"
+    assert time.monotonic() - began < 20
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    from playvirtual.study.engines.ray import RayEngine
+
+    with pytest.raises(InputError, match="'here:there' is not allowed; allowed: HOST:PORT"):
+        RayEngine("here:there")

@@ -1,0 +1,69 @@
+"""The error of dynamics models."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import playvirtual as pv
+from playvirtual.errors import InputError
+from playvirtual.runs.folder import RunFolder
+from playvirtual.study.probes.dynamics_error import (
+    CHUNK,
+    Transition,
+    dynamics_mse,
+    mean_squared_error,
+    play_transitions,
+)
+from tests.study.toys import CATCH, TOYS
+
+
+def test_the_error_is_the_mean_over_dimensions_and_transitions() -> None:
+    def encode(observations: Tensor) -> Tensor:
+        return observations.reshape(len(observations), -1)[:, :2].float()
+
+    count = 2 * CHUNK + 7  # the last chunk is not full
+    pixels = np.zeros((count + 1, 1, 1, 2), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(count + 1)
+    steps = [Transition(pixels[i], np.asarray(1.0), pixels[i + 1]) for i in range(count)]
+    move = torch.tensor([1.0, 0.0])
+    assert mean_squared_error(encode, lambda z, a: z + a[:, None] * move, steps) == 0.0
+    assert mean_squared_error(encode, lambda z, a: z, steps) == 0.5  # off by 1 in one of two dimensions
+    assert mean_squared_error(encode, lambda z, a: z + 3 * move, steps) == 2.0
+
+
+@pytest.mark.parametrize("task", TOYS)
+def test_a_runs_dynamics_model_is_probed_and_the_run_left_as_it_is(task: str, runs: dict[str, Path]) -> None:
+    before = {p: p.read_bytes() for p in runs[task].rglob("*") if p.is_file() and p.name != "probes.json"}
+    error = dynamics_mse(runs[task], transitions=130, device="cpu")
+    assert 0.0 < error.mse < 10.0
+    assert error.step == TOYS[task]["steps"]
+    assert dynamics_mse(runs[task], transitions=130, device="cpu") == error
+    assert dynamics_mse(runs[task], transitions=130, seed=9, device="cpu").mse != error.mse
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_the_probe_asks_for_as_many_transitions_as_it_was_told(runs: dict[str, Path]) -> None:
+    config = RunFolder.open(runs["toy/catch"]).config()
+    rng = np.random.default_rng(0)
+    found = list(play_transitions(lambda seen: rng.integers(3, size=len(seen)), config, 57, seed=1))
+    assert len(found) == 57
+    # Inside an episode the next observation is the one the next action is chosen for.
+    joined = [np.array_equal(a.next_observation, b.observation) for a, b in pairwise(found)]
+    assert 57 // 2 < sum(joined) < 56
+
+
+def test_what_has_no_dynamics_model_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    rl = pv.train("toy/catch", method="rl", run_dir=tmp_path / "rl", **CATCH).path
+    with pytest.raises(InputError, match=r"rl' has no dynamics model \(its method is rl\)"):
+        dynamics_mse(rl)
+    exported = pv.export(runs["toy/catch"], tmp_path / "small")
+    with pytest.raises(InputError, match="is an export, which has no dynamics model"):
+        dynamics_mse(exported)
+    with pytest.raises(InputError, match="transitions: 0 is not allowed"):
+        dynamics_mse(runs["toy/catch"], 0)

@@ -1,0 +1,103 @@
+"""Runs that fail: divergence, an environment that raises, memory that runs out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import playvirtual as pv
+from playvirtual.cli.main import main
+from playvirtual.runs import checkpoint
+from tests.training.interrupting import CATCH, FLAGS
+
+REACH = {**CATCH, "hidden": 16, "M": 2, "batch_size": 8, "auxiliary_batch_size": 4}
+
+
+@pytest.mark.parametrize(("task", "options"), [("toy/catch", CATCH), ("toy/reach", REACH)])
+def test_divergence_stops_the_run_and_names_the_loss(task: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """A learning rate of 10³⁰ takes any network out of the numbers within a few updates."""
+    path = tmp_path / "run"
+    with pytest.raises(pv.RunError, match=r"^loss.*: not finite at step \d+ \(update \d+\); its batch is in") as caught:
+        pv.train(task, run_dir=path, quiet=True, **{**options, "learning_rate": 1e30})
+    assert f"last good checkpoint: {path}/checkpoints/step-000000040; to resume: playvirtual" in str(caught.value)
+    record = json.loads((path / "nonfinite.json").read_text())
+    assert record["losses"]
+    assert 60 <= record["step"] <= 90
+    rate = pv.build(task).agent.updates_per_step
+    assert int((record["step"] - 59) * rate) == record["update"] or record["update"] == 1
+    kinds = {"toy/catch": {"sequences"}, "toy/reach": {"transitions", "windows"}}[task]
+    assert record["positions"].keys() == kinds
+    assert all(0 <= p < 90 for positions in record["positions"].values() for p in positions)
+    assert [p.name for p in checkpoint.complete(path)] == ["step-000000040"]
+    checkpoint.verify(checkpoint.newest(path))
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Breaks down at the step that it was made to break down at."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+    breaks_at, steps = 0, 0
+    error: Exception = ValueError("the rope\nis torn")
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((10, 10, 1), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Fragile.steps += 1
+        if Fragile.steps == Fragile.breaks_at:
+            raise Fragile.error
+        return np.zeros((10, 10, 1), np.uint8), 0.0, False, False, {}
+
+
+FRAGILE = [*FLAGS, "--image-size", "10", "--channels", "8", "--kernel-sizes", "3", "--strides", "1", "--hidden", "16"]
+FRAGILE += ["--batch-size", "4", "--M", "1", "--max-episode-frames", "40", "--quiet"]
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "Fragile-v0" not in gymnasium.registry:
+        gymnasium.register("Fragile-v0", Fragile)
+    monkeypatch.setattr(Fragile, "steps", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fragile")
+def test_an_environment_that_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In training and where its episode is replayed: a traceback, the last checkpoint, the command to resume."""
+    path = tmp_path / "run"
+    monkeypatch.setattr(Fragile, "breaks_at", 90)
+    assert main(["train", "gym/Fragile-v0", *FRAGILE, "--run-dir", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert "in step\n    raise Fragile.error" in said
+    line = (
+        f"playvirtual: error: ValueError: the rope is torn; last good checkpoint: {path}/checkpoints/step-000000080; "
+        f"to resume: playvirtual train --resume {path}"
+    )
+    assert said.splitlines()[-1] == line
+    monkeypatch.setattr(Fragile, "breaks_at", Fragile.steps + 1)
+    with pytest.raises(pv.RunError, match=r"^ValueError: the rope is torn; .*000080; to resume") as caught:
+        pv.resume(path, quiet=True)
+    assert caught.value.__cause__ is Fragile.error
+    pv.resume(path, quiet=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fragile")
+@pytest.mark.parametrize(("at", "safe"), [(3, "there is no checkpoint yet"), (90, "last good checkpoint: ")])
+def test_memory_that_runs_out_in_mid_run(
+    at: int, safe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Fragile, "breaks_at", at)
+    monkeypatch.setattr(Fragile, "error", MemoryError("out of memory"))
+    assert main(["train", "gym/Fragile-v0", *FRAGILE, "--run-dir", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("playvirtual: error: memory: out of memory; what decides it: ")
+    assert f"; {safe}" in said
+    assert said.count("\n") == 1
