@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 WORKERS ?= auto
+MINUTES ?= 25
+PER_GPU ?= 4
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,10 +18,10 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test demo clean moved
+.PHONY: help setup lint format test test-fast demo results clean moved
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) $(RENDERING) ## make .venv and install everything into it (seconds when nothing changed)
 
@@ -33,11 +35,19 @@ format: setup ## put the code into shape
 	$(BIN)/ruff format .
 
 # One thread per test process: the processes already fill the cores.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: setup lint ## set up, lint, check types, run every test
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+test-fast: setup ## the quick tests between two edits, under 2 minutes on two cores
+	$(PYTEST) -n 2 --dist worksteal -m 'not slow' -q
 
 demo: setup ## train an agent on the CPU and show what it learned
 	$(BIN)/python -m playvirtual.cli.demo
+
+results: setup ## start the next runs of results/queue.toml that fit into MINUTES, PER_GPU of them sharing a GPU
+	$(BIN)/python results/run_queue.py --minutes $(MINUTES) --per-gpu $(PER_GPU)
 
 clean: ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -225,7 +225,7 @@ def repeat_updates(
         before = _contents(trainer)
         for kind in sorted({pattern.kind(update) for update in range(pattern.period)}):
             found = []
-            for update in (learner.update_eagerly, learner.update_eagerly, learner.launch):
+            for update in (learner.run_update, learner.run_update, learner.launch):
                 _restore(trainer, *start)
                 update(kind)
                 found.append(_contents(trainer))

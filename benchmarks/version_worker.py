@@ -29,7 +29,7 @@ OLD_NAMES = {
     "eval_epsilon": "epsilon",
     "kernel_sizes": "filters",
     "compile": "capture",
-    "cycle_trains_forward": "cycle_updates_dm",
+    "cycle_trains_forward": "cycle_trains_forward",
 }
 NEW_NAMES = {old: new for new, old in OLD_NAMES.items()}
 OLD_COMPILE = {"off": "off", "cudagraph": "graph", "full": "compile"}

@@ -14,6 +14,7 @@ from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import log_to_stderr_by_default
+from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
 from playvirtual.runs.folder import RunFolder, default_path
@@ -98,6 +99,8 @@ def evaluate(
     With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint.
     """
     folder = _open(path)
+    if episodes is not None and not 1 <= coerce("episodes", int, episodes) <= LARGEST_INT:
+        raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     given = {"eval_episodes": episodes, "seed": seed}
     config = with_values(folder.config(), {k: v for k, v in given.items() if v is not None})
     source = policy_folder(folder)

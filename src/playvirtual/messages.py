@@ -1,9 +1,13 @@
-"""The messages that a run prints beside its progress: the logger "playvirtual" and its handler for stderr."""
+"""What is printed: messages beside a run's progress (the logger "playvirtual", on stderr) and results on stdout."""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import sys
+
+from playvirtual.errors import RunError
 
 logger = logging.getLogger("playvirtual")
 
@@ -31,3 +35,20 @@ def log_to_stderr_by_default() -> None:
     """Prints messages to stderr unless the program that imported this package has set up logging itself."""
     if not logger.hasHandlers():
         log_to_stderr()
+
+
+def show(text: str) -> None:
+    """Prints the result of a command; raises a `RunError` if it cannot be written."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # The interpreter would try to write the rest of the buffer again when it ends, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise RunError(f"stdout: cannot be written: {error.strerror}") from error
+
+
+def replace_unencodable() -> None:
+    """Makes stdout and stderr print `?` for characters that the locale cannot encode, instead of failing the run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -32,9 +32,10 @@ def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
 def coerce(name: str, kind: Any, value: Any) -> Any:
     """Turns text (from a command line) or JSON into the field's type; an InputError says what is allowed."""
     if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise unknown(name, str(value), get_args(kind))
-        return value
+        by_text = {str(allowed): allowed for allowed in get_args(kind)}
+        if str(value) not in by_text:
+            raise unknown(name, str(value), by_text)
+        return by_text[str(value)]
     if get_origin(kind) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(coerce(name, get_args(kind)[0], item) for item in items)
@@ -44,6 +45,8 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
             raise InputError(f"{name}: {value!r} is not allowed; allowed: true, false")
         return words[str(value).lower()]
     if kind is str:
+        if value is None:
+            raise InputError(f"{name}: None is not allowed; allowed: text")
         return str(value)
     try:
         # A float would be shown as another number than the one that was given, if that is long.
@@ -64,14 +67,13 @@ def check_intervals(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, bool | str):
                 continue
-            lowest = 1 if isinstance(value, tuple) else low
             if not math.isfinite(number):
-                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(lowest, high)}")
-            if lowest is not None and number < lowest:
-                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, high)}")
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(low, high)}")
+            if low is not None and number < low:
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, high)}")
             highest = LARGEST_INT if high is None and isinstance(number, int) else high
             if highest is not None and number > highest:
-                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(lowest, highest)}")
+                raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, highest)}")
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -133,9 +133,9 @@ def test_initial_weights_are_orthogonal() -> None:
     orthogonal(linear)
     orthogonal(conv)
     torch.testing.assert_close(linear.weight @ linear.weight.T, torch.eye(6), atol=1e-5, rtol=0)
-    centre = conv.weight[:, :, 1, 1]
-    torch.testing.assert_close(centre.T @ centre, 2 * torch.eye(4), atol=1e-5, rtol=0)  # gain √2 for ReLU
-    assert conv.weight.count_nonzero() == centre.count_nonzero()
+    center = conv.weight[:, :, 1, 1]
+    torch.testing.assert_close(center.T @ center, 2 * torch.eye(4), atol=1e-5, rtol=0)  # gain √2 for ReLU
+    assert conv.weight.count_nonzero() == center.count_nonzero()
     assert not linear.bias.any()
     assert not conv.bias.any()
 

@@ -33,12 +33,12 @@ def test_a_bench_prints_its_table_and_writes_only_the_file_asked_for(tmp_path: P
     found = json.loads((tmp_path / "o.json").read_text())
 
     assert (found["task"], found["method"], found["K"], found["M"]) == ("toy/catch", "playvirtual", 2, "2A")
-    assert (found["capture"], found["precision"], found["gpu_gib"]) == ("off", "fp32", None)  # what a CPU does
+    assert (found["compile"], found["precision"], found["gpu_gib"]) == ("off", "fp32", None)  # as a CPU computes
     assert found["machine"]["torch"] == torch.__version__
     update = found["update_ms"]
     assert 0 < update["q1"] <= update["median"] <= update["q3"]
     assert found["updates_per_s"] == pytest.approx(1e3 / update["median"])
-    assert found["blocks"] * found["block_updates"] * update["q1"] / 1e3 / 2 < took  # no more time than there was
+    assert found["blocks"] * found["block_updates"] * update["q1"] / 1e3 / 2 < took
     loop = found["loop"]
     assert loop["environment"] + loop["acting"] + loop["update"] == pytest.approx(1.0)
     assert min(loop["environment"], loop["acting"], loop["update"]) > 0
@@ -53,7 +53,7 @@ def test_a_bench_prints_its_table_and_writes_only_the_file_asked_for(tmp_path: P
     assert any(k["name"] in ("aten::addmm", "aten::mm") for k in kernels["top"])
 
     for words in (
-        "toy/catch, playvirtual: batch 32, K = 2, M = 2A; fp32, capture off",
+        "toy/catch, playvirtual: batch 32, K = 2, M = 2A; fp32, compile off",
         f"one update                  {update['median']:.3f} ms (quartiles",
         f"agent steps, whole loop     {rate(loop['steps_per_s'])} /s (0.5 updates each",
         f"torch {torch.__version__}",
@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 @pytest.mark.slow
 def test_from_python_with_alternating_updates(capsys: pytest.CaptureFixture[str]) -> None:
-    found = pv.bench("toy/reach", method="spr", device="cpu", repeats=2)
+    found = pv.benchmark("toy/reach", method="spr", device="cpu", repeats=2)
     assert isinstance(found, pv.Measurement)
     assert (found.method, found.M) == ("spr", "0")
     assert found.block_updates % 2 == 0  # the actor learns in every second update: a fair block has both kinds
@@ -133,15 +133,15 @@ def test_the_profiler_counts_what_ran() -> None:
     assert {k.name: k.calls for k in found.top}["aten::mm"] == 1.0
 
 
-def test_a_timed_env_prepares_its_next_episode_as_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_env_passes_background_resets_on(monkeypatch: pytest.MonkeyPatch) -> None:
     config = pv.build("atari/pong").environment
     env, prepared = envs.make("atari/pong", 1, training=True, config=config), []
-    monkeypatch.setattr(env, "prepare", prepared.append)
+    monkeypatch.setattr(env, "prepare_reset", prepared.append)
     timed = TimedEnv(env)
     assert isinstance(timed, ResetsInBackground)
-    timed.prepare(7)
+    timed.prepare_reset(7)
     assert prepared == [7]
     timed.close()
     toy = TimedEnv(envs.make("toy/catch", 1, training=True, config=pv.build("toy/catch").environment))
-    toy.prepare(7)  # which resets too fast to need it
+    toy.prepare_reset(7)  # does nothing: its reset is fast
     toy.close()

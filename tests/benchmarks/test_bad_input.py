@@ -13,10 +13,12 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 if not SCRIPTS.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 
+pytestmark = pytest.mark.slow  # every test starts a program
+
 BAD = [
     ("runs_per_card.py toy/cach 1", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("runs_per_card.py toy/catch 0", "N: '0' is not allowed; allowed: whole numbers, 1 or more"),
-    ("runs_per_card.py toy/catch 1 --compile film", "compile: 'film' is not known; allowed: cudagraph, full, off"),
+    ("runs_per_card.py toy/catch 1 --compile fast", "compile: 'fast' is not known; allowed: cudagraph, full, off"),
     ("runs_per_card.py toy/catch 1 --seconds -1", "seconds: '-1' is not allowed; allowed: numbers above 0"),
     ("runs_per_card.py toy/catch 1 --mps maybe", "mps: 'maybe' is not known; allowed: both, off, on"),
     (
@@ -58,7 +60,7 @@ NO_GPU = [
 
 
 def complaint(command: str, folder: Path) -> str:
-    """What a script says of such words, in one line and before it has printed anything."""
+    """The one line that a script prints for these arguments, before anything else."""
     script, *words = command.replace("ROOT", str(SCRIPTS.parent)).split()
     done = subprocess.run(
         [sys.executable, SCRIPTS / script, *words], cwd=folder, capture_output=True, text=True, timeout=120

@@ -38,6 +38,7 @@ def test_every_part_is_found_and_the_shares_are_those_of_a_run(words: str) -> No
         assert shares[part] > 0
 
 
+@pytest.mark.slow
 def test_a_trainer_to_be_profiled_has_neither_overdue_nor_premature_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """toy/catch makes an update every other step: 10 in the 20 steps after 5 of warm-up."""
     monkeypatch.setattr(cpu_profile, "FILL", 30)

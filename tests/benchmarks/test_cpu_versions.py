@@ -1,10 +1,11 @@
-"""The comparison of two versions: a version beside itself."""
+"""cpu_versions.py compares a version with itself, and knows the names of older versions."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 
 
+@pytest.mark.slow
 def test_a_version_is_as_fast_as_itself() -> None:
-    """Within what a busy machine allows; both sides get every setting, so nothing is ignored."""
+    """The limits are wide for busy machines; both sides get every setting, so nothing is ignored."""
     words = [ROOT, ROOT, "--rows", "toy/catch:rl", "--rounds", "2", "--seconds", "0.5"]
     done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -26,9 +28,24 @@ def test_a_version_is_as_fast_as_itself() -> None:
     assert 0.2 < float(ratio[1]) < 5
 
 
-def test_the_worker_says_whose_helper_it_is() -> None:
+@pytest.mark.slow
+def test_the_worker_names_the_script_that_it_belongs_to() -> None:
     worker = SCRIPT.with_name("version_worker.py")
     done = subprocess.run([sys.executable, worker, "--help"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("a helper of cpu_versions.py")
     assert done.stdout.count("\n") == 1
+
+
+def test_settings_are_translated_for_versions_from_before_the_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        worker = import_module("version_worker")
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    settings = {"learning_starts": 400, "eval_envs": 10, "compile": "full", "target_tau": 1.0, "steps": 9}
+    assert worker.to_own(settings) == settings
+    monkeypatch.setattr(worker, "BEFORE_RENAMES", True)
+    old = {"min_size": 400, "lanes": 10, "capture": "compile", "target_tau": 0.0, "steps": 9}
+    assert worker.to_own(settings) == old
+    assert worker.from_own(old) == settings

@@ -77,6 +77,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_filter_that_fits_no_row_is_bad_input() -> None:
     done = run("--only", "zzz")
     assert (done.returncode, done.stdout) == (2, "")
@@ -85,6 +86,7 @@ def test_a_filter_that_fits_no_row_is_bad_input() -> None:
     assert line.endswith("cudagraph fused fp32")  # the names that are allowed
 
 
+@pytest.mark.slow
 def test_rows_that_are_all_left_out_are_no_success() -> None:
     done = run("--only", "cudagraph", "--device", "cpu", "--tasks", "toy/catch")
     assert done.returncode == 1

@@ -10,7 +10,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.cli.main import main
-from playvirtual.cli.output import replace_unencodable
+from playvirtual.messages import replace_unencodable
 from tests.cli.command import QUICK, playvirtual
 
 
@@ -86,8 +86,8 @@ from tests.cli.command import QUICK, playvirtual
         (["sweep", "--out", "dmc/x", "dmc100k", "--v-max", "3"], "option: 'v_max' is not one of dmc/"),
         (["train", "toy/catch", "--resume", "x"], "resume: 'x' is given beside a task or --run-dir"),
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
-        (["train", "toy/catch", "--kernel-sizes", "20"], "filters: (20,) with strides (1,) do not fit into"),
-        (["train", "toy/reach", "--crop-size", "2"], "filters: (3,) with strides (1,) do not fit into"),
+        (["train", "toy/catch", "--kernel-sizes", "20"], "kernel_sizes: (20,) with strides (1,) do not fit into"),
+        (["train", "toy/reach", "--crop-size", "2"], "kernel_sizes: (3,) with strides (1,) do not fit into"),
         (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not there; allowed: a folder that"),
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not there; allowed: a folder that"),
@@ -113,6 +113,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_the_exit_code_of_its_command(tmp_path: Path) -> None:
     result = playvirtual("train", "toy/catch", "--K", "-3", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")

@@ -13,6 +13,7 @@ from playvirtual.config.build import build, method_changes, method_names, method
 from playvirtual.config.schema import PRESETS, Config, from_dict, num_virtual, to_dict
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError
+from playvirtual.method import DiscreteActions
 from playvirtual.options import leaves
 from playvirtual.training.trainer import Trainer
 
@@ -53,7 +54,7 @@ TABLE = {
     "Q network: stride": ((4, 2, 1), AGENT.strides),
     "Q network: hidden units": (256, AGENT.hidden),
     "Target network update period": (1, AGENT.target_period),
-    "tau (EMA coefficient)": (0, AGENT.target_tau),
+    "tau (EMA coefficient)": (0, 1 - AGENT.target_tau),
     "K": (9, PONG.objective.K),
     "M": (2 * 6, num_virtual(PONG.objective.M, 6)),
     "lambda_pred": (1, PONG.objective.lambda_pred),
@@ -70,7 +71,7 @@ def test_table(row: str) -> None:
 
 def test_rows_that_are_structure() -> None:
     """Optimizer: Adam. Update: distributional Q. Dueling: true. Exploration: noisy nets."""
-    agent = Rainbow(AGENT, PONG.objective, (4, 84, 84), 6)
+    agent = Rainbow(PONG, (4, 84, 84), DiscreteActions(6))
     assert isinstance(agent.optimizer, torch.optim.Adam)
     assert isinstance(agent.head, DuelingHead)
     assert agent.head(torch.rand(1, 64, 7, 7)).shape == (1, 6, 51)
@@ -172,7 +173,7 @@ def test_options_reach_their_fields_and_are_typed() -> None:
         ),
         ({"metric": "l2"}, "metric: 'l2' is not known; allowed: latent, projection"),
         ({"grayscale": "maybe"}, "grayscale: 'maybe' is not allowed; allowed: true, false"),
-        ({"channels": "8,8"}, "channels, filters, strides:"),
+        ({"channels": "8,8"}, "channels, kernel_sizes, strides:"),
         ({"channels": "0,8,8"}, "channels: 0 is not allowed; allowed: 1 or more"),
         ({"device": "tpu"}, "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
         ({"method": "playvirtul"}, "method: 'playvirtul' is not known; did you mean 'playvirtual'?"),
@@ -209,7 +210,7 @@ def test_the_shortest_run_makes_its_first_update_in_its_last_step(rate: float, l
     with closing(Trainer(build("toy/catch", steps=least, **options))) as training:
         while not training.done:
             assert not training.learner.updates
-            training.advance()
+            training.train(1)
         assert training.learner.updates
 
 

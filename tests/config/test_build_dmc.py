@@ -75,7 +75,7 @@ def test_a_run_is_counted_in_environment_frames() -> None:
     assert (config.frames_per_step, config.agent_steps) == (8, 12_500)
     assert build("dmc/cartpole-swingup", steps=100_001).agent_steps == 12_501  # whole ones
     agent = build("dmc/cartpole-swingup", step_unit="agent")
-    assert (agent.unit, agent.agent_steps) == (1, 100_000)
+    assert (agent.frames_per_step, agent.agent_steps) == (1, 100_000)
 
 
 def test_other_tasks_of_the_suite_have_defaults() -> None:
@@ -120,7 +120,7 @@ def test_field_names_are_unique() -> None:
         ({"crop_size": 101}, "crop_size: 101 is not allowed; allowed: 1 to image_size, 100"),
         ({"log_std_min": 3}, "log_std_min: 3.0 is not allowed"),
         ({"v_max": 10}, "option: 'v_max' is not one of dmc/walker-walk, which has continuous actions"),  # Rainbow's
-        ({"strides": (2, 1)}, "channels, filters, strides"),
+        ({"strides": (2, 1)}, "channels, kernel_sizes, strides"),
         ({"capacity": 8}, "capacity: 8 is not allowed; allowed: 9 or more, for the 6 steps that a batch looks ahead"),
         ({"learning_starts": 6}, "learning_starts: 6 is not allowed; allowed: more than 6"),
         ({"steps": 1_998}, "steps: 1998 is not allowed; allowed: 1999 or more"),  # 2 frames per agent step

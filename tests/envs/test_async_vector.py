@@ -107,12 +107,12 @@ def test_atari_is_bit_identical_to_one_process(settings):
 )
 def test_eight_atari_games_pay_for_a_worker(monkeypatch, num_envs, share, num_workers):
     monkeypatch.setenv("OMP_NUM_THREADS", share)
-    monkeypatch.setattr("playvirtual.device.cores", lambda: 16)
+    monkeypatch.setattr("playvirtual.device.num_cores", lambda: 16)
     assert registry.num_workers_for("atari/pong", num_envs) == num_workers
 
 
 def test_toys_and_minatar_never_pay_for_workers(monkeypatch):
-    monkeypatch.setattr("playvirtual.device.cores", lambda: 16)
+    monkeypatch.setattr("playvirtual.device.num_cores", lambda: 16)
     assert registry.num_workers_for("toy/catch", 100) == registry.num_workers_for("minatar/breakout", 100) == 1
 
 

@@ -207,10 +207,22 @@ def test_a_name_is_registered_once(grid):
     options = {"image_size": 12, "frame_stack": 1}
     register_env("grid", make_grid, tasks=("small", "large"), actions="discrete", options=options)  # the same again
     register_env("toy", entry_point="playvirtual.envs.toy:FAMILY")
-    for name in ("grid", "toy"):
-        with pytest.raises(InputError, match=f"'{name}' is registered already; allowed: another name"):
-            register_env(name, make_grid, tasks=("huge",), actions="discrete")
-    assert "grid/huge" not in task_names()
+    with pytest.raises(InputError, match="'toy' is one of this package's own; allowed: another name"):
+        register_env("toy", make_grid, tasks=("huge",), actions="discrete")
+    assert "toy/huge" not in task_names()
+
+
+def test_a_family_of_ones_own_may_be_registered_again_with_changes(grid, caplog):
+    """As when a cell of a notebook is run again."""
+    register_env("grid", make_grid, tasks=("huge",), actions="discrete")
+    assert "grid/huge" in task_names()
+    assert "the env family 'grid' is registered again; the newer one is used" in caplog.text
+
+
+def test_a_family_that_cannot_be_loaded_hides_no_other(no_families_are_left, caplog):
+    register_env("broken", entry_point="no_such_module:FAMILY")
+    assert "toy/catch" in task_names()
+    assert "'broken'" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "grid\n"])
@@ -229,7 +241,7 @@ def test_a_family_has_a_plain_name(no_families_are_left, name):
         ({"make": make_grid, "tasks": ("",)}, "of 'bad' is not allowed; allowed: a sequence of names"),
         ({"make": make_grid, "tasks": ("small",), "actions": "discreet"}, "did you mean 'discrete'"),
         ({"make": make_grid, "tasks": ("small",), "actions": {"large": "discrete"}}, "one entry for each task"),
-        ({"entry_point": "module"}, "entry_point: 'module' of 'bad' is not allowed; allowed: 'module:attribute'"),
+        ({"entry_point": "module"}, "entry_point: 'module' is not allowed; allowed: 'module:attribute'"),
     ],
 )
 def test_a_wrong_registration_is_one_line_and_registers_nothing(no_families_are_left, arguments, error):
@@ -245,11 +257,11 @@ def test_a_wrong_registration_is_one_line_and_registers_nothing(no_families_are_
     [
         (
             "no_such_module:FAMILY",
-            "'bad' cannot be loaded from 'no_such_module:FAMILY': ModuleNotFoundError: No module",
+            "'bad': entry_point: 'no_such_module:FAMILY' cannot be loaded .ModuleNotFoundError: No module",
         ),
         (
             "playvirtual.envs.toy:NOTHING",
-            "cannot be loaded from 'playvirtual.envs.toy:NOTHING': AttributeError: module",
+            "'playvirtual.envs.toy:NOTHING' cannot be loaded .AttributeError: module",
         ),
         ("playvirtual.envs.toy:ROWS", "'playvirtual.envs.toy:ROWS' of 'bad' is 10; allowed: an EnvFamily"),
     ],

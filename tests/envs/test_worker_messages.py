@@ -16,6 +16,7 @@ TYPES = st.sampled_from([np.uint8, np.bool_, np.int64, np.float32, np.float64])
 ARRAYS = TYPES.flatmap(lambda kind: shapes.arrays(kind, shapes.array_shapes(min_dims=0, min_side=0, max_side=5)))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.integers())), st.lists(ARRAYS, max_size=4))
 def test_header_and_arrays_arrive_bit_exact(header, arrays):
     here, there = Pipe()

@@ -21,6 +21,8 @@ try:
 finally:
     sys.path.remove(str(SCRIPT.parent))
 
+pytestmark = pytest.mark.slow  # every test needs a trained agent
+
 
 @pytest.fixture(scope="module")
 def agent() -> Any:

@@ -111,17 +111,20 @@ def bits_that_differ() -> int:
     return int((found[0] != found[1]).sum())
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("settings", ["3.0", "float('inf')", "0.0", "3.0, (0.0, 0.0)"])  # limit, betas
 def test_interpreted_kernels_make_the_same_steps(settings: str) -> None:
     assert interpreted("tests.kernels.test_adam", f"largest_error('cpu', {settings})") < 1e-6
 
 
+@pytest.mark.slow
 @needs_triton
 def test_a_gradient_that_is_no_number_poisons_what_it_does_in_pytorch() -> None:
     assert interpreted("tests.kernels.test_adam", "poisoned()") > 1
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_same_steps_are_the_same_to_the_bit() -> None:
     assert interpreted("tests.kernels.test_adam", "bits_that_differ()") == 0

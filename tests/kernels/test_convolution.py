@@ -63,6 +63,7 @@ def relative_errors(device: str) -> dict[str, float]:
     return errors
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_interpreted_kernel_computes_the_same_values_and_gradients() -> None:
     assert interpreted("tests.kernels.test_convolution", "max(relative_errors('cpu').values())") < 1e-5

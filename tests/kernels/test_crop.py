@@ -46,6 +46,7 @@ def crop_errors(device: str) -> list[float]:
     return errors
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_interpreted_kernel_makes_the_same_crops() -> None:
     assert interpreted("tests.kernels.test_crop", "max(crop_errors('cpu'))") < 1e-6

@@ -89,11 +89,13 @@ def badly_declared() -> int:
     return sum(outcome != "SUCCESS" for result in results for outcome in result.values())
 
 
+@pytest.mark.slow
 @needs_triton
 def test_operators_are_what_they_declare() -> None:
     assert interpreted("tests.kernels.test_rollout", "badly_declared()") == 0
 
 
+@pytest.mark.slow
 @needs_triton
 def test_interpreted_kernels_compute_the_same_values_and_gradients() -> None:
     assert interpreted("tests.kernels.test_rollout", "max(relative_errors('cpu').values())") < 1e-5

@@ -1,4 +1,4 @@
-"""Prioritised sampling by hand and by frequencies, uniform sampling, and where sequences may start."""
+"""Prioritized sampling by hand and by frequencies, uniform sampling, and where sequences may start."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_importance_weights_by_hand() -> None:
 
 
 def test_full_correction_makes_the_estimate_unbiased() -> None:
-    """Σ w·x / Σ w over prioritised draws with β = 1 is the plain mean of x."""
+    """Σ w·x / Σ w over prioritized draws with β = 1 is the plain mean of x."""
     sampler = with_priorities([0.1, 1.0, 5.0, 10.0], 0.5, 100_000, seed=2)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     batch = sampler.sample({"beta": torch.tensor(1.0)})

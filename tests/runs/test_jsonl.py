@@ -18,8 +18,8 @@ CATCH: dict[str, Any] = {
     "steps": 100,
     "learning_starts": 60,
     "K": 2,
-    "episodes": 3,
-    "every": 30,
+    "eval_episodes": 3,
+    "eval_every": 30,
     "log_every": 20,
     "checkpoint_every": 0,
 }

@@ -100,6 +100,7 @@ def test_wandb_works_offline_and_logs_nothing_twice(tmp_path: Path, monkeypatch:
     assert len(list((tmp_path / "run" / "wandb").glob("offline-run-*"))) == 2
 
 
+@pytest.mark.slow
 def test_loggers_leave_the_run_as_it_is(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     before = signal.getsignal(signal.SIGTERM)

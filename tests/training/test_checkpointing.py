@@ -95,6 +95,7 @@ DAMAGE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @DAMAGE
 def test_a_checkpoint_that_was_loaded_in_part_leaves_nothing_in_the_trainer(
     damage: Callable[[Path], None], reason: str, run: Path, whole: Path, capsys: pytest.CaptureFixture[str]

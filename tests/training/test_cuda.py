@@ -172,7 +172,7 @@ def test_captured_updates_step_by_the_fused_kernels(task: str, options: dict[str
     for _ in range(trainer.agent.update_pattern.period * (WARM_UPS + 1)):
         trainer.learner.update()
     agent: Any = trainer.agent
-    adams = [agent.adam] if task == "toy/catch" else list(agent.clipped_adams.values())
+    adams = [agent.clipped_adam] if task == "toy/catch" else list(agent.clipped_adams.values())
     assert all(adam.is_fused for adam in adams)
 
 

@@ -14,6 +14,8 @@ import playvirtual as pv
 from playvirtual.runs import checkpoint
 from tests.training.interrupting import finish_and_compare, stopped
 
+pytestmark = pytest.mark.slow  # every test resumes a run
+
 
 def flip(file: Path) -> None:
     data = bytearray(file.read_bytes())

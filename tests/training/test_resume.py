@@ -74,6 +74,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "options", "stop"), RUNS)
 def test_a_resumed_run_equals_an_uninterrupted_one(
     task: str, options: dict[str, Any], stop: int, tmp_path: Path
@@ -167,6 +168,7 @@ def test_a_run_may_resume_on_another_device(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_bytes())["device"] == "auto"  # as it was started
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_starts(tmp_path: Path) -> None:
     """No folder, an empty one, one without a checkpoint: the run starts, and is the same run."""
     pv.train("toy/catch", run_dir=tmp_path / "a", **CATCH)
@@ -180,7 +182,7 @@ def test_a_run_without_a_checkpoint_starts(tmp_path: Path) -> None:
         pv.resume(tmp_path / "d")
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "thesis.tex").write_text("mine")
-    with pytest.raises(pv.InputError, match="holds something else than a run"):
+    with pytest.raises(pv.InputError, match="contains something other than a run"):
         pv.train("toy/catch", run_dir=tmp_path / "e", resume=True, **CATCH)
     assert (tmp_path / "e" / "thesis.tex").read_text() == "mine"
 
@@ -211,7 +213,7 @@ def test_an_environment_that_its_seed_does_not_decide(tmp_path: Path, capsys: py
     assert "gym/Moody-v0 gave another observation" in capsys.readouterr().err
     numbers, acted, episodes = (
         checkpoint.read_tensors(checkpoint.newest(tmp_path / "run"), "state.safetensors")[f"state.replay.{name}"]
-        for name in ("numbers", "acted", "episodes")
+        for name in ("entry_ids", "has_action", "episodes")
     )
     # 60 steps; games end at 30, by the stop at 41, and would again at 71.
     assert len(numbers) == 62

@@ -143,7 +143,7 @@ def test_what_ends_at_once_gives_the_terminal_its_cursor() -> None:
     said = os.read(ours, 1 << 16)
     os.close(ours)
     assert b"\x1b[?25h" in said
-    assert said.endswith(b"playvirtual: ended at once; the last checkpoint is what is left\r\n")
+    assert said.endswith(b"playvirtual: stopped at once; the run can be resumed from its last checkpoint\r\n")
 
 
 def test_signal_handlers_are_given_back(tmp_path: Path) -> None:

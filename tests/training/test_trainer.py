@@ -43,6 +43,7 @@ TINY_ATARI: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "options"),
     [
@@ -61,7 +62,7 @@ def test_the_seed_decides_everything(task: str, options: dict[str, Any], tmp_pat
     assert metrics[0] == metrics[1] != metrics[2]
     evaluations = [(tmp_path / run / "evaluations.jsonl").read_bytes() for run in "ab"]
     assert evaluations[0] == evaluations[1]
-    assert len(first.returns) == options["episodes"]
+    assert len(first.returns) == options["eval_episodes"]
     weights = [(checkpoint.newest(tmp_path / run) / "weights.safetensors").read_bytes() for run in "ab"]
     assert weights[0] == weights[1]
 
@@ -74,6 +75,7 @@ def test_training_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 def test_a_loaded_agent_acts_like_the_trained_one(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
     agent, fresh = pv.load(run.path), pv.load(pv.train("toy/catch", run_dir=tmp_path / "other", **QUICK, seed=2).path)
@@ -211,7 +213,7 @@ def test_what_is_no_run_is_not_to_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("mine")
     (tmp_path / "notes").write_text("mine")
-    for name, said in (("thesis", "holds something else than a run"), ("notes", "is a file and not a run folder")):
+    for name, said in (("thesis", "contains something other than a run"), ("notes", "is a file and not a run folder")):
         with pytest.raises(pv.InputError) as error:
             pv.train("toy/catch", run_dir=tmp_path / name, **QUICK)
         assert str(error.value) == f"run_dir: '{tmp_path / name}' {said}; allowed: a new or an empty folder"
@@ -225,6 +227,7 @@ def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "options"),
     [

@@ -28,8 +28,8 @@ Observations = Tensor | npt.NDArray[np.uint8]  # (…, C, H, W) uint8
 class Update(NamedTuple):
     """What one update tells training."""
 
-    metrics: dict[str, Tensor]  # detached scalars; those whose name begins with "loss" must be finite
-    priorities: Tensor | None = None  # (B,) for the replay buffer, where it is prioritised
+    metrics: dict[str, Tensor]  # detached scalars; at least one begins with "loss", and those must be finite
+    priorities: Tensor | None = None  # (B,) for the replay buffer, where it is prioritized
 
 
 class Every(NamedTuple):
@@ -46,6 +46,9 @@ class UpdatePattern:
     """
 
     def __init__(self, **parts: Every) -> None:
+        for name, part in parts.items():
+            if not 0 <= part.offset < part.period:
+                raise ValueError(f"{name}: {part} is never due; allowed: an offset from 0 to period − 1")
         self._parts = parts
         self.period = math.lcm(1, *(part.period for part in parts.values()))  # the pattern repeats after so many
         self._kinds: dict[frozenset[str], int] = {}
@@ -75,7 +78,7 @@ class Schedule(Mapping[str, Tensor]):
         self.set(0)
 
     def set(self, step: int) -> None:
-        """Moves every scalar to `step` (agent steps, or environment steps on DMControl)."""
+        """Sets every scalar to its value at `step` in the configuration's `step_unit`."""
         for name, function in self._functions.items():
             self._values[name].fill_(function(step))
 
@@ -95,10 +98,18 @@ class Agent(Protocol):
     device: torch.device
     generator: torch.Generator | None  # the source of everything random on the device
     observation_shape: tuple[int, int, int]
-    action_space: ActionSpace
     update_pattern: UpdatePattern
     schedules: Mapping[str, Callable[[int], float]]  # name → value at a step; training logs them and fills `Schedule`
-    policy_parts: tuple[str, ...]  # the names among `parts` that acting needs: exports hold these alone
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """The actions that `act` chooses from."""
+        ...
+
+    @property
+    def policy_parts(self) -> tuple[str, ...]:
+        """The names among `parts` that acting needs: exports hold these alone."""
+        ...
 
     def act(self, observation: Observations, explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…) or (…, A) actions on the device."""
@@ -178,6 +189,9 @@ def make_agent(
         agent: Agent = spec.load()(
             config, observation_shape, action_space(space), device=device, generator=generator, bf16=bf16
         )
+    wanted = (*Agent.__annotations__, *(name for name in vars(Agent) if not name.startswith("_")))
+    if missing := [name for name in wanted if not hasattr(agent, name)]:
+        raise InputError(f"agent: {spec.name!r} lacks {', '.join(missing)}; allowed: a class that fulfils `Agent`")
     return agent
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable
 
 from playvirtual.config import registry
 from playvirtual.config.schema import ObjectiveConfig, num_virtual
@@ -14,6 +14,7 @@ from playvirtual.method import (
     SelfPrediction,
     VirtualTrajectories,
     cosine_distance,
+    gaussian_ramp_up,
 )
 from playvirtual.method.samplers import PolicyFunction
 from playvirtual.method.virtual import Features
@@ -71,13 +72,10 @@ def make_objective(
         virtual=virtual,
         real_cycle=c.real_cycle and virtual is not None,
         lambda_pred=c.lambda_pred,
-        lambda_cyc_max=c.lambda_cyc_max,
-        i_end=c.i_end,
         policy=policy,
     )
 
 
-def mean_and_range(q: Tensor) -> dict[str, Tensor]:
-    """Mean, smallest and largest of a batch (B,) of Q values, as agents log them."""
-    low, high = q.aminmax()
-    return {"q": q.mean(), "q_min": low, "q_max": high}
+def lambda_cyc_schedule(config: ObjectiveConfig) -> Callable[[int], float]:
+    """λ_cyc at a step, as agents put it among their schedules; logged for methods without a cycle too."""
+    return lambda step: float(gaussian_ramp_up(step, config.i_end, config.lambda_cyc_max))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def project_distribution(returns: Tensor, discounts: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
-    """C51's projection Φ: the distribution of R + discount·Z, brought back onto the support of Z.
+    """C51's projection Φ: the distribution of R + discount·Z, projected onto the support of Z.
 
     returns (B,), discounts (B,), probabilities (B, atoms), support (atoms,) evenly spaced. Returns (B, atoms).
     """
@@ -63,3 +63,9 @@ def actor_loss(q1: Tensor, q2: Tensor, log_prob: Tensor, alpha: Tensor) -> Tenso
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """α · (−log π − target entropy), log_prob (B,) without gradient: α falls while entropy is ample."""
     return log_alpha.exp() * (-log_prob - target_entropy)
+
+
+def mean_and_range(q: Tensor) -> dict[str, Tensor]:
+    """Mean, smallest and largest of a batch (B,) of Q values, as agents log them."""
+    low, high = q.aminmax()
+    return {"q": q.mean(), "q_min": low, "q_max": high}

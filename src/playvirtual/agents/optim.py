@@ -21,7 +21,7 @@ def make_adam(
 
 
 def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
-    """Loads what another Adam's `state_dict` gave, but not on which kind of device that one was."""
+    """Loads another Adam's `state_dict`, except for `capturable`, which depends on the device."""
     own = [group["capturable"] for group in adam.param_groups]
     adam.load_state_dict(dict(state))
     for group, capturable in zip(adam.param_groups, own, strict=True):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from playvirtual.agents.agent import Every, Observations, Schedule, Update, UpdatePattern, as_images
-from playvirtual.agents.auxiliary import make_objective, mean_and_range, num_views
-from playvirtual.agents.losses import categorical_loss, project_distribution
+from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
+from playvirtual.agents.auxiliary import lambda_cyc_schedule, make_objective, num_views
+from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
 from playvirtual.agents.networks.rainbow import DuelingHead, RainbowEncoder
 from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
 from playvirtual.config.schema import Config, RainbowConfig
@@ -28,7 +28,7 @@ REWARD_HIDDEN, REWARD_SIGNS, EMBEDDING = 256, 3, 6
 
 
 class Rainbow:
-    """Acts by noisy dueling C51 and learns from prioritised sequences."""
+    """Acts by noisy dueling C51 and learns from prioritized sequences."""
 
     policy_parts = ("encoder", "head")
 
@@ -46,23 +46,39 @@ class Rainbow:
         c = self.config = config.agent
         self.device, self.generator, self.bf16 = torch.device(device), generator, bf16
         self.observation_shape, self.action_space = observation_shape, action_space
+        self.support = torch.linspace(-c.v_max, c.v_max, c.atoms, device=self.device)
+        self._make_networks(config)
+        self._make_objective(config)
+        self._make_optimizer()
+        # The last of so many updates is followed by one of the target network.
+        self.update_pattern = UpdatePattern(target=Every(c.target_period, offset=c.target_period - 1))
+        self.schedules: Mapping[str, Callable[[int], float]] = {
+            "lambda_cyc": lambda_cyc_schedule(config.objective),
+            "beta": self._beta,
+        }
+        self._mean_loss = self.mean_loss
 
-        self.encoder = RainbowEncoder(observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent)
-        block = space_to_depth_size(self.encoder.convs[0], observation_shape, self.device)
-        self.augment = RandomShift(c.shift_pad, c.intensity_scale, block)
-        self.head = DuelingHead(self.encoder.size, action_space.n, c.hidden, c.atoms, c.noisy_sigma)
+    def _make_networks(self, config: Config) -> None:
+        c = self.config
+        self.encoder = RainbowEncoder(self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent)
+        self.head = DuelingHead(self.encoder.size, self.action_space.n, c.hidden, c.atoms, c.noisy_sigma)
         self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
         if config.objective.K:
             self.online["predictor"] = nn.Linear(2 * c.hidden, 2 * c.hidden)
             self.online["forward_dynamics"] = self._make_dynamics()
-        if num_views(config.objective, action_space):
+        if num_views(config.objective, self.action_space):
             self.online["backward_dynamics"] = self._make_dynamics()
         self.online.to(self.device)
         self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
         self.target_encoder, self.target_head = make_target(self.encoder), make_target(self.head)
+
+    def _make_objective(self, config: Config) -> None:
+        c = self.config
+        block = space_to_depth_size(self.encoder.convs[0], self.observation_shape, self.device)
+        self.augment = RandomShift(c.shift_pad, c.intensity_scale, block)
         self.objective = make_objective(
             config.objective,
-            actions=action_space,
+            actions=self.action_space,
             encoder=self.encoder,
             target_encoder=self.target_encoder,
             augment=self.augment,
@@ -74,7 +90,8 @@ class Rainbow:
             policy=lambda z: self.q_values(self.head(z, noisy=False)).argmax(1),
         )
 
-        self.support = torch.linspace(-c.v_max, c.v_max, c.atoms, device=self.device)
+    def _make_optimizer(self) -> None:
+        c = self.config
         learned = [p for p in self.online.parameters() if p.requires_grad]
         betas = (c.adam_beta1, c.adam_beta2)
         self.optimizer = make_adam(learned, lr=c.learning_rate, betas=betas, eps=c.adam_eps, device=self.device)
@@ -82,14 +99,7 @@ class Rainbow:
         groups = {"stem": [p for p in (*self.encoder.parameters(), *self.head.parameters()) if p.requires_grad]}
         for name, part in (("dm", self._part("forward_dynamics")), ("bdm", self._part("backward_dynamics"))):
             groups |= {} if part is None else {name: [*part.parameters()]}
-        self.adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm)
-        # The last of so many updates is followed by one of the target network.
-        self.update_pattern = UpdatePattern(target=Every(c.target_period, offset=c.target_period - 1))
-        self.schedules: Mapping[str, Callable[[int], float]] = {
-            "lambda_cyc": lambda step: float(self.objective.lambda_cyc(step)),
-            "beta": self._beta,
-        }
-        self._mean_loss = self.mean_loss
+        self.clipped_adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm)
 
     def _make_dynamics(self) -> Dynamics:
         if self.config.latent:
@@ -147,11 +157,11 @@ class Rainbow:
     def draw(self, batch: RainbowBatch) -> RandomInputs:
         """All random numbers of one update but the noisy layers', so that the losses are a pure function of them.
 
-        As `host` images s_{t+n} is seen by the online network, which chooses the action there, and as the first
-        `target` images by the target network, which values it.
+        The RL loss shows s_{t+n} to the online network, which chooses the action there, and to the target network,
+        which values it.
         """
         B = len(batch.returns)
-        return self.objective.draw(batch.sequences.actions, self.generator, host=B, target_host=B)
+        return self.objective.draw(batch.sequences.actions, self.generator, num_rl=B, num_rl_target=B)
 
     def losses(self, batch: RainbowBatch, inputs: RandomInputs) -> dict[str, Tensor]:
         """Per-sample losses (B,) named like their weights: rl, pred, cyc; beside them priority and q."""
@@ -159,11 +169,11 @@ class Rainbow:
         z = self.objective.encode(sequences.observations, inputs)  # (B, …): z_t
         targets = self.objective.targets(sequences.observations, inputs, batch.next_observations)
         with torch.no_grad():
-            z_next = self.encoder(self.augment(batch.next_observations, inputs.host))
+            z_next = self.encoder(self.augment(batch.next_observations, inputs.rl))
         logits, next_logits = self.head(torch.cat([z, z_next])).split(B)  # (B, |A|, atoms)
         with torch.no_grad():
             best = self.q_values(next_logits).argmax(1)  # (B,): double DQN
-            next_probabilities = select(self.target_head(targets.host).softmax(-1), best)  # (B, atoms)
+            next_probabilities = select(self.target_head(targets.rl).softmax(-1), best)  # (B, atoms)
             target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
         rl = categorical_loss(select(logits, sequences.actions[:, 0]).log_softmax(-1), target)
         auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask)
@@ -189,7 +199,7 @@ class Rainbow:
         target_due = "target" in schedule.due
         if target_due and self.config.target_moment == "before-step":
             self.update_target()
-        norms = self.adam.step()
+        norms = self.clipped_adam.step()
         if target_due and self.config.target_moment == "after-step":
             self.update_target()
         norms = {f"grad_norm_{group}": norm for group, norm in norms.items()}
@@ -237,3 +247,7 @@ class Rainbow:
 def select(values: Tensor, actions: Tensor) -> Tensor:
     """(B, |A|, X) values and (B,) actions -> (B, X): the row of the action taken."""
     return values.gather(1, actions[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+if TYPE_CHECKING:
+    _fulfils_contract: type[Agent] = Rainbow

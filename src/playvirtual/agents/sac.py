@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from playvirtual.agents.agent import Every, Observations, Schedule, Update, UpdatePattern, as_images
-from playvirtual.agents.auxiliary import make_objective, mean_and_range, num_views
+from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
+from playvirtual.agents.auxiliary import lambda_cyc_schedule, make_objective, num_views
 from playvirtual.agents.losses import (
     actor_loss,
     critic_loss,
+    mean_and_range,
     soft_target,
     squashed_gaussian,
     temperature_loss,
@@ -22,6 +23,7 @@ from playvirtual.agents.losses import (
 from playvirtual.agents.networks.sac import Actor, Convolutions, Critic, SacEncoder, Temperature
 from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
 from playvirtual.config.schema import Config, SacConfig
+from playvirtual.errors import InputError
 from playvirtual.kernels.adam import ClippedAdam
 from playvirtual.kernels.convolution import space_to_depth_size
 from playvirtual.method import (
@@ -31,7 +33,6 @@ from playvirtual.method import (
     ProjectionHead,
     RandomInputs,
     SelfPrediction,
-    gaussian_ramp_up,
 )
 from playvirtual.replay.augmentation import RandomCrop
 from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
@@ -71,6 +72,11 @@ class Sac:
         assert isinstance(config.agent, SacConfig)
         assert isinstance(action_space, BoxActions)
         c, dims = config.agent, action_space.size
+        if {*action_space.low} != {-1.0} or {*action_space.high} != {1.0}:
+            raise InputError(
+                f"task: the actions of {config.task!r} lie between {action_space.low} and {action_space.high}; "
+                "allowed: −1 and 1 in every dimension, the range of SAC's policy"
+            )
         self.config, self.device = c, torch.device(device)
         self.generator, self.bf16 = generator, bf16
         self.observation_shape, self.action_space = observation_shape, action_space
@@ -86,7 +92,6 @@ class Sac:
         self.actor = Actor(convs.size, c.latent, dims, c.hidden, limits, tanh=c.encoder_tanh).to(self.device)
         self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
         self.target_critic = make_target(self.critic)
-        self.lambda_cyc_max, self.i_end = config.objective.lambda_cyc_max, config.objective.i_end
         self.objective: SelfPrediction | None = None
         self.auxiliary, self.momentum = nn.ModuleDict(), nn.ModuleDict()
         if config.objective.K:
@@ -99,9 +104,7 @@ class Sac:
         self.update_pattern = UpdatePattern(
             actor=Every(c.actor_period), critic_target=Every(c.critic_target_period), momentum=Every(c.momentum_period)
         )
-        self.schedules: Mapping[str, Callable[[int], float]] = {
-            "lambda_cyc": lambda step: float(gaussian_ramp_up(step, self.i_end, self.lambda_cyc_max))
-        }
+        self.schedules: Mapping[str, Callable[[int], float]] = {"lambda_cyc": lambda_cyc_schedule(config.objective)}
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
 
@@ -355,3 +358,7 @@ class Sac:
             module.load_state_dict(state[name])
         for name, optimizer in self.optimizers.items():
             load_adam(optimizer, state["optimizers"][name])
+
+
+if TYPE_CHECKING:
+    _fulfils_contract: type[Agent] = Sac

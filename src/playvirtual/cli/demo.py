@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import playvirtual as pv
-from playvirtual.cli.output import replace_unencodable
 from playvirtual.config.build import build
+from playvirtual.messages import replace_unencodable
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report.curves import learning_curve

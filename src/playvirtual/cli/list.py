@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from playvirtual.cli.output import show
 from playvirtual.config.build import method_names, method_note
 from playvirtual.errors import unknown
+from playvirtual.messages import show
 
 LISTS = ("tasks", "methods", "experiments")
 EXAMPLES = """\

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from playvirtual import __version__
 from playvirtual.cli.flags import Parser, no_task, unknown_flag
 from playvirtual.cli.list import add_list
-from playvirtual.cli.output import replace_unencodable
 from playvirtual.cli.study import add_probe, add_report, add_sweep
 from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
 from playvirtual.config.schema import option_of_other_agent
 from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, unknown
+from playvirtual.messages import replace_unencodable
 
 EXAMPLES = """\
 examples:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.cli.flags import DEFAULT_TASK, NAMED_ELSEWHERE, add_fields, first_look, given_fields, optional_int
-from playvirtual.cli.output import show
 from playvirtual.config.build import base
 from playvirtual.config.schema import PRESETS, Config
 from playvirtual.errors import InputError, writing
+from playvirtual.messages import show
 from playvirtual.options import coerce
 
 SWEEP_HELP = """\

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual.cli.flags import DEFAULT_TASK, add_fields, first_look, given_fields, no_task, optional_int
-from playvirtual.cli.output import show
 from playvirtual.config.build import base, method_names
 from playvirtual.config.schema import PRESETS, Config
 from playvirtual.errors import InputError, writing
+from playvirtual.messages import show
 from playvirtual.options import coerce
 
 TRAIN_EXAMPLES = """\
@@ -152,21 +152,22 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
         return False, base(DEFAULT_TASK)
     options, stray = first_look(words[1:], add_arguments)
     try:
-        given = options.task or _task_of_run(getattr(options, "resume", None))
-        return given is not None, base(given or DEFAULT_TASK)
+        run = None if options.task else _config_of_run(getattr(options, "resume", None))
+        task, method = (run.task, run.method) if run else (options.task, options.method or "playvirtual")
+        return task is not None, base(task or DEFAULT_TASK, method=method)
     except InputError as error:
         raise stray or error from None
 
 
-def _task_of_run(run: str | bool | None) -> str | None:
-    """The task of the run that is to be resumed; None if --resume names none."""
+def _config_of_run(run: str | bool | None) -> Config | None:
+    """The configuration of the run that is to be resumed; None if --resume names none."""
     if not isinstance(run, str):
         return None
     from playvirtual.envs import task_names
     from playvirtual.runs.folder import RunFolder
 
     try:
-        return RunFolder.open(run).config().task
+        return RunFolder.open(run).config()
     except InputError as error:
         if Path(run).exists() or not (run.startswith("gym/") or run in task_names()):
             raise

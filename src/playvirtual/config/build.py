@@ -10,8 +10,8 @@ from typing import Any, get_type_hints
 from playvirtual import envs
 from playvirtual.config import registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
-from playvirtual.config.registry import ActionKind
-from playvirtual.config.schema import PRESETS, Config, validated, with_values
+from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import leaves
 
@@ -34,8 +34,8 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
         raise unknown("preset", preset, PRESETS)
     config = replace(base(task, agent_kind, method), method=method, preset=preset)
     if preset == "reference":
-        config = with_values(config, registry.agent_of(config.agent).reference_changes)
-    config = with_values(config, spec.changes)
+        config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
+    config = with_defaults(config, spec.changes)
     config = with_values(config, options)
     envs.check_options(task, config.environment)
     return _check_learns(config)
@@ -47,17 +47,20 @@ def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config
     `agent_kind` is the agent's name in a config.json; with it the kind of actions of a Gymnasium environment, which
     would have to be made to find out, is known.
     """
-    kind = action_kind(task, agent_kind)
     family = envs.family(task)
+    if envs.env_family(task).tasks is not None:
+        envs.check_name(task)
+    kind = action_kind(task, agent_kind)
     found = [DEFAULTS[key, kind] for key in (task, family, "gym") if (key, kind) in DEFAULTS]
     config = replace(found[0], task=task)
     agent = registry.agent(agent_kind) if agent_kind else registry.method(method).agent_for(kind, task)
     if agent is not registry.agent_of(config.agent):
         config = replace(config, agent=agent.options_for(task))
-    known = {f.name for f, _, _ in leaves(config)}
-    changes = {**DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {})} if family == "dmc" else {}
-    changes = {name: value for name, value in changes.items() if name in known}
-    return validated(with_values(config, {**changes, **envs.env_family(task).options}))
+    changes = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
+    changes = {**changes, **envs.env_family(task).options}
+    # A family may change options that other agents have; a name that none has is an error.
+    elsewhere = {f.name for f, _ in every_option()} - {f.name for f, _, _ in leaves(config)}
+    return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
 
 
 def action_kind(task: str, agent_kind: str = "") -> ActionKind:

@@ -12,6 +12,7 @@ from typing import Any
 from playvirtual.config import registry
 from playvirtual.config.schema import Config, EvaluationConfig, ObjectiveConfig, RainbowConfig, ReplayConfig, SacConfig
 from playvirtual.envs.env import EnvironmentConfig
+from playvirtual.envs.registry import ActionKind
 
 RAINBOW = RainbowConfig(
     channels=(32, 64, 64),  # [T1]
@@ -150,7 +151,7 @@ SAC = SacConfig(
     adam_beta1=0.9,  # [T2]
     adam_beta2=0.999,  # [T2]
     adam_eps=1e-8,  # [C]
-    separate_encoder_optimizer=False,  # [S] Algorithm 1: one optimiser step
+    separate_encoder_optimizer=False,  # [S] Algorithm 1: one optimizer step
     max_grad_norm=10.0,  # [C]
     initial_temperature=0.1,  # [T2]
     temperature_learning_rate=1e-4,  # [T2] learning rate (α)
@@ -207,9 +208,10 @@ DMC_CHANGES: dict[str, dict[str, Any]] = {
     "finger": {"action_repeat": 2},
     "walker": {"action_repeat": 2},
     "cartpole": {"action_repeat": 8},
-    "cheetah": {"learning_rate": 2e-4, "auxiliary_learning_rate": 1e-4},
     "lqr": {"max_episode_frames": 1_000},  # [P] what the others have; the suite's own episodes may never end
 }
+
+CHEETAH = replace(DMC, agent=replace(SAC, learning_rate=2e-4, auxiliary_learning_rate=1e-4))  # [T2]
 
 # A point steered on a plane of 12 × 12 pixels: small networks, sized for two CPU cores. [P]
 REACH = replace(
@@ -255,12 +257,13 @@ GYM_BOX = replace(
 )
 
 # The settings of a task before preset, method and single options change them, by task or family and kind of actions.
-DEFAULTS: dict[tuple[str, registry.ActionKind], Config] = {
+DEFAULTS: dict[tuple[str, ActionKind], Config] = {
     ("atari", "discrete"): ATARI,
     ("minatar", "discrete"): MINATAR,
     ("toy/catch", "discrete"): CATCH,
     ("toy/reach", "continuous"): REACH,
     ("dmc", "continuous"): DMC,
+    ("dmc/cheetah-run", "continuous"): CHEETAH,
     ("gym", "discrete"): GYM_DISCRETE,
     ("gym", "continuous"): GYM_BOX,
 }
@@ -281,7 +284,7 @@ registry.register_agent(
     "playvirtual.agents.sac:Sac",
     config=SacConfig,
     actions="continuous",
-    hyperparameters={"": SAC, "toy": REACH.agent},
+    hyperparameters={"": SAC, "dmc/cheetah-run": CHEETAH.agent, "toy": REACH.agent},
     reference_changes={
         "projection_hidden": 100,
         "encoder_tanh": False,
@@ -314,3 +317,4 @@ for _name, (_changes, _note) in METHODS.items():
 
 registry.register_sampler("uniform", "playvirtual.method.samplers:Uniform")
 registry.register_sampler("perturbed", "playvirtual.method.samplers:Perturbed")
+registry.protect_built_in()

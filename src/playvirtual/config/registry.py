@@ -5,16 +5,17 @@ Entries are data. The code behind them is imported when it is first needed, as w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, get_args
 
+from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
-from playvirtual.extensions import EntryPoint, load_extensions, resolve
+from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
 
-ActionKind = Literal["discrete", "continuous"]
-ACTION_KINDS: tuple[ActionKind, ...] = ("discrete", "continuous")
+ACTION_KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class MethodSpec:
 _agents: dict[str, AgentSpec] = {}
 _methods: dict[str, MethodSpec] = {}
 _samplers: dict[str, EntryPoint] = {}
+_built_in: set[str] = set()
 
 
 def register_agent(
@@ -81,22 +83,26 @@ def register_agent(
     `config` is its own frozen dataclass of options, a subclass of `AgentConfig`; `hyperparameters` an instance, or a
     mapping from "family/name", "family" or "" to one. `actions` names the kinds of action spaces it takes.
     """
+    _load_built_in()
     kinds = frozenset([actions] if isinstance(actions, str) else actions)
     for kind in kinds - set(ACTION_KINDS):
         raise unknown("actions", str(kind), ACTION_KINDS)
     if not kinds:
         raise InputError(f"actions: none is given for {name!r}; allowed: {', '.join(ACTION_KINDS)}")
+    check_entry_point(entry_point)
+    _check_options(config)
     by_task = hyperparameters if isinstance(hyperparameters, Mapping) else {"": hyperparameters}
     for task, options in by_task.items():
-        if not isinstance(options, config):
+        if type(options) is not config:
             raise InputError(f"hyperparameters: {options!r} of {task!r} is not allowed; allowed: a {config.__name__}")
     for other in _agents.values():
         if other.config is config and other.name != name:
             raise InputError(f"config: {config.__name__} is that of the agent {other.name!r}; allowed: one of its own")
     spec = AgentSpec(name, entry_point, config, kinds, dict(by_task), dict(reference_changes or {}))
-    _add(_agents, "agent", name, spec)
-    if method:
+    _check_name(_agents, "agent", name, spec)
+    if method:  # first, because it may be refused
         register_method(name, agents=dict.fromkeys(kinds, name), note=note)
+    _agents[name] = spec
 
 
 def register_method(
@@ -107,6 +113,7 @@ def register_method(
     note: str = "",
 ) -> None:
     """Makes a method known: a name for an agent per kind of action space with some options changed."""
+    _load_built_in()
     _add(_methods, "method", name, MethodSpec(name, dict(agents), dict(changes or {}), note))
 
 
@@ -115,15 +122,47 @@ def register_sampler(name: str, entry_point: EntryPoint) -> None:
 
     `entry_point` is a class or function, or "module:Name"; called with `sigma=` it gives a `method.Sampler`.
     """
+    _load_built_in()
+    check_entry_point(entry_point)
     _add(_samplers, "sampler", name, entry_point)
 
 
+def _check_options(config: Any) -> None:
+    """Raises an InputError unless `config` is a frozen dataclass of options of an agent."""
+    from playvirtual.config.schema import AgentConfig, shared_options
+
+    if (
+        not isinstance(config, type)
+        or not issubclass(config, AgentConfig)
+        or "__dataclass_params__" not in vars(config)
+    ):
+        shown = config.__name__ if isinstance(config, type) else repr(config)
+        raise InputError(f"config: {shown} is not allowed; allowed: a frozen dataclass, a subclass of AgentConfig")
+    for f in fields(config):
+        if "help" not in f.metadata:
+            raise InputError(f"config: {config.__name__}.{f.name} has no help; allowed: a field made by `option`")
+        if f.name in shared_options():
+            raise InputError(f"config: {config.__name__}.{f.name} is an option of every run; allowed: another name")
+
+
 def _add(entries: dict[str, Any], what: str, name: str, entry: Any) -> None:
+    _check_name(entries, what, name, entry)
+    entries[name] = entry
+
+
+def protect_built_in() -> None:
+    """From now on the names that are registered belong to this package: another registration of one is refused."""
+    _built_in.update(_agents, _methods, _samplers)
+
+
+def _check_name(entries: Mapping[str, Any], what: str, name: str, entry: Any) -> None:
     if not isinstance(name, str) or not name or set(name) & set(" /\\,;"):
         raise InputError(f"{what}: {name!r} is not allowed as a name; allowed: no spaces, slashes, commas")
     if name in entries and entries[name] != entry:
-        raise InputError(f"{what}: {name!r} is registered already; allowed: another name")
-    entries[name] = entry
+        if name in _built_in or not _built_in:
+            raise InputError(f"{what}: {name!r} is one of this package's own; allowed: another name")
+        # As when a cell of a notebook is run again.
+        logging.getLogger("playvirtual").warning("the %s %r is registered again; the newer one is used", what, name)
 
 
 def agents() -> list[AgentSpec]:
@@ -146,7 +185,7 @@ def agent_of(options: Any) -> AgentSpec:
     for spec in _agents.values():
         if spec.config is type(options):
             return spec
-    raise InputError(f"agent: {type(options).__name__} belongs to no agent; allowed: one that register_agent was told")
+    raise InputError(f"agent: {type(options).__name__} belongs to no agent; allowed: the options of a registered agent")
 
 
 def method(name: str) -> MethodSpec:
@@ -178,5 +217,10 @@ def load_sampler(name: str) -> Callable[..., Any]:
 
 def load_all() -> None:
     """Registers what comes with this package, then what installed extensions announce; once."""
-    import_module("playvirtual.config.hyperparameters")
+    _load_built_in()
     load_extensions()
+
+
+def _load_built_in() -> None:
+    """Registers what comes with this package; while that happens, it does nothing."""
+    import_module("playvirtual.config.hyperparameters")

@@ -49,9 +49,8 @@ class AgentConfig:
     batch_size: int = option("transitions or sequences per update", low=1)
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
 
-    @property
-    def lookahead(self) -> int:
-        """The entries of the replay buffer after a start that a batch reads besides the K of the objective."""
+    def lookahead(self, K: int) -> int:
+        """The entries of the replay buffer after a start that a batch of this agent reads."""
         return 1
 
     def check(self, config: Config) -> None:
@@ -62,9 +61,9 @@ class AgentConfig:
 class RainbowConfig(AgentConfig):
     """The discrete agent: Rainbow's head on an encoder shared with the auxiliary objective."""
 
-    channels: tuple[int, ...] = option("channels of the encoder's convolutions")
-    kernel_sizes: tuple[int, ...] = option("their kernel sizes")
-    strides: tuple[int, ...] = option("their strides")
+    channels: tuple[int, ...] = option("channels of the encoder's convolutions", low=1)
+    kernel_sizes: tuple[int, ...] = option("their kernel sizes", low=1)
+    strides: tuple[int, ...] = option("their strides", low=1)
     latent: int = option("size of a vector latent; 0: keep the feature map and use convolutional dynamics", low=0)
     dynamics_hidden: int = option("hidden units of fully connected dynamics models", low=1)
     hidden: int = option("hidden units of the value and the advantage stream", low=1)
@@ -85,14 +84,13 @@ class RainbowConfig(AgentConfig):
     )
     shift_pad: int = option("augmentation: random shift by up to this many pixels", low=0)
     intensity_scale: float = option("augmentation: scale of the random intensity", low=0)
-    priority_exponent: float = option("α of prioritised replay", low=0)
+    priority_exponent: float = option("α of prioritized replay", low=0)
     priority_beta_start: float = option("β of the importance weights at the first step", low=0, high=1)
     priority_beta_end: float = option("β after priority_beta_steps", low=0, high=1)
     priority_beta_steps: int = option("steps over which β grows", low=1)
 
-    @property
-    def lookahead(self) -> int:
-        return self.n_step
+    def lookahead(self, K: int) -> int:
+        return max(K, self.n_step)
 
     def check(self, config: Config) -> None:
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
@@ -102,9 +100,9 @@ class RainbowConfig(AgentConfig):
 class SacConfig(AgentConfig):
     """The continuous agent: SAC on an encoder shared with the auxiliary objective."""
 
-    channels: tuple[int, ...] = option("channels of the encoder's convolutions")
-    kernel_sizes: tuple[int, ...] = option("their kernel sizes")
-    strides: tuple[int, ...] = option("their strides")
+    channels: tuple[int, ...] = option("channels of the encoder's convolutions", low=1)
+    kernel_sizes: tuple[int, ...] = option("their kernel sizes", low=1)
+    strides: tuple[int, ...] = option("their strides", low=1)
     latent: int = option("size of the latent state", low=1)
     encoder_tanh: bool = option("the latent state is squashed by a tanh after its LayerNorm")
     hidden: int = option("hidden units of each of the actor's and the critics' two layers", low=1)
@@ -137,6 +135,9 @@ class SacConfig(AgentConfig):
     )
     crop_size: int = option("size of what the networks see: random crops in updates, the center when acting", low=1)
     intensity_scale: float = option("augmentation: scale of the random intensity (auxiliary objective)", low=0)
+
+    def lookahead(self, K: int) -> int:
+        return max(K, 1)
 
     def check(self, config: Config) -> None:
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
@@ -218,14 +219,25 @@ class Config:
         return -(-self.steps // self.frames_per_step)
 
 
+def shared_options() -> frozenset[str]:
+    """The names of the options that runs of every agent have."""
+    groups = (Config, EnvironmentConfig, ObjectiveConfig, ReplayConfig, EvaluationConfig)
+    return frozenset(f.name for group in groups for f in fields(group))
+
+
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     """A copy with the named fields replaced wherever in the groups they are, coerced to their types, checked."""
+    return validated(with_defaults(config, values))
+
+
+def with_defaults(config: Config, values: Mapping[str, Any]) -> Config:
+    """`with_values` before the checks: for defaults that further options may still make fit together."""
     known = {f.name for f, _, _ in leaves(config)}
     for name in values:
         if name not in known:
             raise option_of_other_agent(name, config) or unknown("option", name, known)
     changed: Config = _replace(config, values)
-    return validated(changed)
+    return changed
 
 
 def option_of_other_agent(name: str, config: Config, shown: str | None = None) -> InputError | None:
@@ -292,7 +304,7 @@ def _check_convolutions(channels: Sequence[int], kernel_sizes: Sequence[int], st
 
 def _check_replay(config: Config) -> None:
     """There must be something to sample at the first update, and room for it later."""
-    span = max(config.objective.K, config.agent.lookahead)
+    span = config.agent.lookahead(config.objective.K)
     if config.replay.learning_starts <= span:
         raise InputError(
             f"learning_starts: {config.replay.learning_starts} is not allowed; allowed: more than {span}, "
@@ -307,8 +319,14 @@ def _check_replay(config: Config) -> None:
 
 
 def num_virtual(M: str, actions: int) -> int:
-    """The number of virtual trajectories: '12' is 12, '2A' is twice the number of actions (or action dimensions)."""
-    return round(float(M[:-1]) * actions) if M.endswith("A") else int(M)
+    """The number of virtual trajectories: '12' is 12, '2A' is twice the number of actions (or action dimensions).
+
+    A multiple above 0 is rounded to at least one trajectory.
+    """
+    if not M.endswith("A"):
+        return int(M)
+    factor = float(M[:-1])
+    return max(round(factor * actions), 1 if factor else 0)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -317,7 +335,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are passed over."""
+    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are ignored."""
     agent = registry.agent(str(data["agent_kind"])).config
     own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
     return validated(_from_dict(Config, own, agent))
@@ -329,7 +347,9 @@ def differences(a: Config, b: Config) -> list[str]:
     The device is left out: a run may be resumed on another card, or without any.
     """
     if type(a.agent) is not type(b.agent):
-        return [f"task: {a.task!r} → {b.task!r}"] if a.task != b.task else [f"method: {a.method!r} → {b.method!r}"]
+        if a.task != b.task:
+            return [f"task: {a.task!r} → {b.task!r}"]
+        return [f"agent: {registry.agent_of(a.agent).name!r} → {registry.agent_of(b.agent).name!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
     return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
 

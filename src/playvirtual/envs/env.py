@@ -1,4 +1,4 @@
-"""The contract of an environment: several copies of one task behind one interface, a vector env."""
+"""The contract of an environment: several instances of one task behind one interface, a vector env."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ActionSpace = spaces.Discrete[np.int64] | spaces.Box
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """How the world is shown to the agent."""
+    """How the environment is shown to the agent."""
 
     frame_stack: int = option("frames in one observation", low=1)
     stack_fill: Literal["zeros", "repeat"] = option("what stands before an episode's first frame: zeros, or that frame")
@@ -57,7 +57,7 @@ class VectorEnv(Protocol):
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
         """Starts a new episode in each of the environments `indices` and returns their first frames.
 
-        The seed, 0 … 2³¹ − 1, alone decides how an episode goes. Indices may come in any order, each at most once.
+        The seed, 0 … 2³¹ − 1, alone decides what happens in an episode. Indices may have any order, each at most once.
         """
         ...
 
@@ -74,7 +74,7 @@ class VectorEnv(Protocol):
 
 @runtime_checkable
 class ResetsInBackground(Protocol):
-    """A vector env that can begin its next reset while the present episode is played."""
+    """A vector env that can start its next reset while the present episode is played."""
 
     def prepare_reset(self, seed: int) -> None: ...
 

@@ -43,7 +43,7 @@ def load_triton_first() -> None:
     """Imports Triton, where it is installed; call it before anything may render.
 
     Mesa, which renders where there is no graphics card, brings an LLVM of its own. If Triton is imported after it into
-    the same process, as PyTorch's optimisers do, the interpreter crashes; the other way round both work.
+    the same process, as PyTorch's optimizers do, the interpreter crashes; in the opposite order both work.
     """
     with suppress(ImportError):
         import_module("triton")

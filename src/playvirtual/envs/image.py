@@ -1,4 +1,4 @@
-"""Pixel arithmetic in plain numpy: gray, area-averaged size, whole-pixel enlargement."""
+"""Image operations in plain NumPy: gray, resizing by area, enlargement by whole pixels."""
 
 from __future__ import annotations
 

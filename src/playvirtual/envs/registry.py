@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +17,7 @@ from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
 from playvirtual.errors import InputError, unknown
-from playvirtual.extensions import load_extensions, resolve
+from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
 ActionKind = Literal["discrete", "continuous"]
 MakeEnv = Callable[[str, EnvironmentConfig], SingleEnv | gymnasium.Env[Any, Any]]
@@ -53,6 +54,7 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
+BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
 
@@ -84,25 +86,23 @@ def register_env(
         raise InputError(f"env family: {name!r} needs either `make` or `entry_point`")
     new: EnvFamily | str = entry_point
     if make is None:
-        _check_entry_point(name, entry_point)
+        check_entry_point(entry_point)
     else:
         _check_tasks(name, tasks, actions)
         new = EnvFamily(
             tasks=None if tasks is None else tuple(tasks), make=make, actions=actions, options=dict(options or {})
         )
-    if FAMILIES.setdefault(name, new) != new:
-        raise InputError(f"env family: {name!r} is registered already; allowed: another name")
+    if name in FAMILIES and FAMILIES[name] != new:
+        if name in BUILT_IN:
+            raise InputError(f"env family: {name!r} is one of this package's own; allowed: another name")
+        # As when a cell of a notebook is run again.
+        logging.getLogger("playvirtual").warning("the env family %r is registered again; the newer one is used", name)
+    FAMILIES[name] = new
 
 
 def _check_family_name(name: str) -> None:
     if not isinstance(name, str) or not name or "/" in name or name != "".join(name.split()):
         raise InputError(f"env family: {name!r} is not allowed; allowed: a name without slashes and spaces")
-
-
-def _check_entry_point(name: str, entry_point: str) -> None:
-    module, _, attribute = entry_point.partition(":")
-    if not module or not attribute:
-        raise InputError(f"entry_point: {entry_point!r} of {name!r} is not allowed; allowed: 'module:attribute'")
 
 
 def _check_tasks(name: str, tasks: Sequence[str] | None, actions: ActionKind | Mapping[str, ActionKind] | None) -> None:
@@ -116,7 +116,7 @@ def _check_tasks(name: str, tasks: Sequence[str] | None, actions: ActionKind | M
             raise unknown("actions", str(kind), get_args(ActionKind))
 
 
-for _name in ("atari", "dmc", "minatar", "toy", "gym"):
+for _name in BUILT_IN:
     register_env(_name, entry_point=f"playvirtual.envs.{_name}:FAMILY")
 
 
@@ -233,7 +233,7 @@ def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
     for name, value in only.items():
         if (wanted := getattr(config, name)) != value:
             raise InputError(
-                f"{name}: {wanted} is not allowed; allowed: {value}, as {task} shows a grid, not a picture"
+                f"{name}: {wanted} is not allowed; allowed: {value}, as {task} shows a grid of cells, not an image"
             )
 
 
@@ -252,7 +252,13 @@ def check_name(task: str) -> None:
 def task_names() -> list[str]:
     """Every task of the families that list theirs (Gymnasium's do not), the 26 games of Atari-100k first."""
     load_extensions()
-    return [f"{kind}/{name}" for kind in FAMILIES for name in _load(kind).task_names()]
+    names = []
+    for kind in FAMILIES:
+        try:
+            names += [f"{kind}/{name}" for name in _load(kind).task_names()]
+        except InputError as error:  # one family of somebody's must not hide the others
+            logging.getLogger("playvirtual").warning("%s", error)
+    return names
 
 
 def _load(name: str) -> EnvFamily:
@@ -262,9 +268,8 @@ def _load(name: str) -> EnvFamily:
         return found
     try:
         loaded = resolve(found)
-    except Exception as error:  # whatever a foreign module raises while it is imported
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(f"env family: {name!r} cannot be loaded from {found!r}: {reason}") from error
+    except InputError as error:
+        raise InputError(f"env family: {name!r}: {error}") from error
     if not isinstance(loaded, EnvFamily):
         raise InputError(f"env family: {found!r} of {name!r} is {loaded!r}; allowed: an EnvFamily")
     return loaded

@@ -104,8 +104,8 @@ class Reach:
     def _draw(self, size: int) -> Frames:
         """(size, size, 3): the target, and the agent above it, as discs with smooth rims."""
         image = np.full((size, size, 3), BACKGROUND, np.float64)
-        centres = (np.arange(size) + 0.5) * (2 / size) - 1
-        x, y = centres[None, :], -centres[:, None]
+        centers = (np.arange(size) + 0.5) * (2 / size) - 1
+        x, y = centers[None, :], -centers[:, None]
         for place, radius, colour in (
             (self._target, TARGET_RADIUS, TARGET_COLOR),
             (self._agent, AGENT_RADIUS, AGENT_COLOR),

@@ -16,7 +16,7 @@ class EnvStep(NamedTuple):
     """The result of one environment frame."""
 
     reward: float
-    terminated: bool
+    terminated: bool  # the episode has ended and there is nothing to bootstrap from; implies `done`
     done: bool  # terminated or truncated
 
 
@@ -24,14 +24,14 @@ class SingleEnv(Protocol):
     """One environment. `step` does not render, so that a frame which is never read is never drawn."""
 
     frame_shape: tuple[int, int, int]  # (C, H, W)
-    action_space: ActionSpace
+    action_space: ActionSpace  # Discrete, or a Box between −1 and 1
 
     def reset(self, seed: int) -> None:
         """Starts a new episode that is decided by the seed alone."""
         ...
 
     def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
-        """Moves on by one environment frame: a 0-d integer array for a discrete space, (A,) floats for a box."""
+        """Steps by one environment frame: a 0-d integer array for a discrete space, (A,) floats for a box."""
         ...
 
     def frame(self) -> Frames:
@@ -104,16 +104,16 @@ class SyncVectorEnv:
 
 
 class BackgroundReset:
-    """One environment played on two copies in turn: a thread resets one while the other is played.
+    """One environment with two instances in turn: a thread resets one while the other is played.
 
-    It pays where a reset is slow and releases Python's lock. A seed decides how an episode goes, so neither the copy
-    that it is played on nor the time of the reset matters.
+    It pays where a reset is slow and releases Python's lock. A seed decides what happens in an episode, so
+    neither its instance nor the time of the reset matters.
     """
 
     num_envs = 1
 
     def __init__(self, make: Callable[[], VectorEnv]) -> None:
-        """`make` makes a vector env of one environment; the second copy is made when it is first needed."""
+        """`make` makes a vector env of one environment; the second one is made when it is first needed."""
         self._make = make
         self._playing = make()
         self._spare: VectorEnv | None = None
@@ -123,8 +123,8 @@ class BackgroundReset:
         self.action_space = self._playing.action_space
 
     def prepare_reset(self, seed: int) -> None:
-        """Begins the reset to the episode of that seed; the next `reset` should ask for it."""
-        self._wait()  # an earlier reset that was never asked for: there is one spare copy
+        """Starts the reset to the episode of that seed; the next `reset` should ask for it."""
+        self._wait()  # an earlier reset that was never asked for: there is one spare instance
         self._prepared = seed, self._thread.submit(self._reset_spare, seed)
 
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
@@ -210,7 +210,7 @@ def _as_indices(indices: Sequence[int] | Flags) -> npt.NDArray[np.intp]:
 
 
 def _append(history: Frames, frames: Frames) -> None:
-    """Moves (N, depth, C, H, W) on by one frame in place, slot by slot: NumPy buffers copies that overlap."""
+    """Shifts (N, depth, C, H, W) by one frame in place, slot by slot: NumPy buffers overlapping copies."""
     for slot in range(history.shape[1] - 1):
         history[:, slot] = history[:, slot + 1]
     history[:, -1] = frames

@@ -50,7 +50,7 @@ def squares_kernel(table, addresses, squares, FIELDS: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def _adam(p_at, m_at, v_at, g_at, i, inside, factor, rate, root, eps, BETA1: tl.constexpr, BETA2: tl.constexpr):
-    """One step of Adam: g ← factor · g, m and v follow it, p goes by rate · m / (√v / root + ε)."""
+    """One step of Adam: g ← factor · g, then the moments m and v, then p ← p − rate · m / (√v / root + ε)."""
     g = tl.load(g_at + i, mask=inside) * factor
     m = BETA1 * tl.load(m_at + i, mask=inside) + (1.0 - BETA1) * g
     v = BETA2 * tl.load(v_at + i, mask=inside) + (1.0 - BETA2) * g * g
@@ -67,7 +67,7 @@ def clipped_adam_kernel(table, addresses, squares, norms, step, lr, eps, max_nor
     chunk = tl.program_id(0)
     row = table + chunk * FIELDS
     group, first, last = tl.load(row + 6), tl.load(row + 7), tl.load(row + 8)
-    # Every program adds up its group's sums itself, in the same order: no launch more, and the same bits every time.
+    # Every program adds up its group's sums itself, in the same order: no further launch, and bit-identical results.
     others = first + tl.arange(0, MOST)
     norm = tl.sqrt(tl.sum(tl.load(squares + others, mask=others < last, other=0.0)))
     tl.store(norms + group, norm, mask=chunk == first)
@@ -93,13 +93,13 @@ class FusedClippedAdam:
     def __init__(self, adam: torch.optim.Adam, groups: Mapping[str, Sequence[nn.Parameter]], max_norm: float) -> None:
         """Adam must have its moments, which it makes at its first step, and the parameters their gradients.
 
-        All of them have learned equally often: one count of steps stands for all.
+        All of them have taken the same number of steps, so that one counter serves all.
         """
         self._adam, self._groups, self._max_norm = adam, groups, max_norm
         for _, p, *_ in self._find():
             for name in ("exp_avg", "exp_avg_sq"):
                 moment = adam.state[p][name]
-                if moment.stride() != p.stride():  # as after loading: the kernels go by memory alone
+                if moment.stride() != p.stride():  # as after loading; the kernels need equal memory layouts
                     adam.state[p][name] = torch.empty_like(p).copy_(moment)
         self._tensors = self._find()
         self._at = _addresses(self._tensors)

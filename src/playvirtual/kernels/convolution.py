@@ -12,7 +12,7 @@ from playvirtual.kernels.space_to_depth import space_to_depth
 if kernels.AVAILABLE:
     from playvirtual.kernels import convolution_triton
 
-FEW = 16  # channels; a matrix unit takes no fewer at a time
+FEW = 16  # channels; tensor cores take no fewer at a time
 
 
 def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
@@ -36,7 +36,7 @@ def space_to_depth_size(conv: nn.Module, image_shape: tuple[int, int, int], devi
     assert isinstance(conv, nn.Conv2d)
     channels, height, width = image_shape
     stride = conv.stride[0]
-    fits = height % stride == width % stride == 0 and stride & (stride - 1) == 0  # as the kernel that cuts them wants
+    fits = height % stride == width % stride == 0 and stride & (stride - 1) == 0  # as the crop kernel needs
     return stride if kernels.in_use() and device.type == "cuda" and channels < FEW and fits else 1
 
 

@@ -32,7 +32,7 @@ def conv_relu_kernel(x, w, b, y, rows, H: tl.constexpr, W: tl.constexpr, HO: tl.
         inside = at < ALL
         place = at // RUN * (W * CI) + at % RUN
         a = tl.load(x + start[:, None] + place[None, :], mask=real[:, None] & inside[None, :], other=0.0)
-        # What is added up over lies side by side: tensor cores take 32-bit numbers in that order only.
+        # The dimension that is summed over is contiguous: tensor cores take 32-bit numbers in that order only.
         t = tl.load(w + o[None, :] * ALL + at[:, None], mask=inside[:, None], other=0.0)
         acc = tl.dot(a, t, acc, input_precision=IP)
     acc = tl.maximum(acc + tl.load(b + o)[None, :], 0.0)

@@ -1,6 +1,6 @@
 """Rollouts of the convolutional dynamics by Triton: one launch per step, two per step back, one operator.
 
-The arithmetic is that of `rollout.step`. A state is a small map, so one program holds one sample's whole map, and only
+They compute what `rollout.step` computes. A state is a small map, so one program holds one sample's whole map, and only
 BatchNorm's sums over the batch need all programs to have ended. A launch therefore goes from one such sum to the next:
 - forward:  BatchNorm, conv2, ReLU, rescaling of one step, then conv1, action map, ReLU and the sums of the next
 - backward: rescaling′, ReLU′, conv2ᵀ and the sums of one step | BatchNorm′, ReLU′, conv1ᵀ (together they were slower)
@@ -69,9 +69,9 @@ def _moments(sums, c, count, C: tl.constexpr, eps: tl.constexpr):
 
 @triton.jit
 def pack(w1, w2, taps, flipped, s_out, s_in, s_tap, t_out, t_in, t_tap, C: tl.constexpr):
-    """Both filters (out, in, 3, 3) as (2, 9, out, in) and, mirrored for the way back, as (2, 9, in, out).
+    """Both filters (out, in, 3, 3) as (2, 9, out, in) and, flipped for the backward pass, as (2, 9, in, out).
 
-    What a product adds up over lies side by side: tensor cores take 32-bit numbers in that order only.
+    The dimension that a product sums over is contiguous: tensor cores take 32-bit numbers in that order only.
     """
     tap, which = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C)
@@ -119,7 +119,7 @@ def _second_half(x1, sums, gamma, beta, w2, b2, y, out, ranges, places, num_kept
     top = tl.max(tl.max(tl.where(inside, u, float("-inf")), 1), 0)
     bottom = tl.min(tl.min(tl.where(inside, u, float("inf")), 1), 0)
     spread = tl.maximum(top - bottom, range_eps)
-    # The first place of either, by comparison: an argmax over a reshaped tile came out wrong on a GPU.
+    # The first place of either, by comparison: an argmax over a reshaped tile was wrong on a GPU.
     flat = p[:, None] * C + c[None, :]
     tl.store(places + 2 * n, tl.min(tl.min(tl.where(inside & (u == top), flat, BP * C), 1), 0))
     tl.store(places + 2 * n + 1, tl.min(tl.min(tl.where(inside & (u == bottom), flat, BP * C), 1), 0))
@@ -223,12 +223,12 @@ def launch_settings(channels: int, height: int, width: int) -> dict[str, Any]:
 
 
 def product_settings(dtype: torch.dtype) -> dict[str, Any]:
-    """How convolutions are taken: the precision of products, how many loads are under way at a time."""
+    """How convolutions are computed: the precision of products, and how many loads are in flight."""
     return {"IP": kernels.tensor_core_precision(dtype), "STAGES": 2 if dtype == torch.float32 else 3}
 
 
 def _packed(w1: Tensor, w2: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Both filters in the kernels' order: (2, 9, out, in), and mirrored (2, 9, in, out)."""
+    """Both filters in the kernels' order: (2, 9, out, in), and flipped (2, 9, in, out)."""
     channels = w1.shape[0]
     taps = torch.empty(2, 9, channels, channels, dtype=dtype, device=w1.device)
     flipped = torch.empty_like(taps)

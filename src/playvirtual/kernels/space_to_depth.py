@@ -9,15 +9,15 @@ UNIT = 8  # GPUs read so many half-precision numbers at a time
 
 
 def depth_channels(channels: int, size: int) -> int:
-    """How many channels a block has: size²·C, rounded up to whole units; a single pixel stays as it is."""
+    """How many channels a block has: size²·C, rounded up to a multiple of `UNIT`; for single pixels it is C."""
     return channels if size == 1 else -(-channels * size * size // UNIT) * UNIT
 
 
 def space_to_depth(x: Tensor, size: int) -> Tensor:
-    """(N, C, H, W) -> (N, `depth_channels`, H/size, W/size), channels last, those that are left over 0.
+    """(N, C, H, W) -> (N, `depth_channels`, H/size, W/size), channels last, padded with zeros.
 
-    A convolution with stride `size` is one with stride 1 over blocks, its filter regrouped alike; where images have
-    few channels that keeps a GPU's matrix units busy.
+    A convolution with stride `size` equals one with stride 1 over blocks, with its filter regrouped alike; where images
+    have few channels, that keeps a GPU's tensor cores busy.
     """
     cut = x.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # (N, C, H/size, size, W/size, size)
     grouped: Tensor = cut.permute(0, 2, 4, 3, 5, 1).flatten(3)  # (N, H/size, W/size, size²·C)

@@ -1,4 +1,4 @@
-"""Where virtual actions come from: drawn anew from the action space, or recorded ones with noise."""
+"""The action spaces that the method knows: how their actions are drawn, perturbed and encoded."""
 
 from __future__ import annotations
 

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from playvirtual.method.dynamics import Dynamics
 from playvirtual.method.projection import cosine_distance
 from playvirtual.method.samplers import PolicyFunction
-from playvirtual.method.virtual import Features, VirtualTrajectories, gaussian_ramp_up, prediction_loss
+from playvirtual.method.virtual import Features, VirtualTrajectories, prediction_loss
 
-ImageRandoms = Any  # what an augmentation draws for N images; `split(sizes)` divides it
+Randoms = Any  # the random numbers that an augmentation draws for N images; `split(sizes)` divides them
 
 
 class Augmentation(Protocol):
     """A random view of images as a pure function of random numbers that are drawn beforehand."""
 
-    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> ImageRandoms:
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> Randoms:
         """The random numbers of `count` views."""
         ...
 
-    def __call__(self, images: Tensor, randoms: ImageRandoms, source: Tensor | None = None) -> Tensor:
+    def __call__(self, images: Tensor, randoms: Randoms, source: Tensor | None = None) -> Tensor:
         """(N, C, H, W) uint8 -> (V, C, H′, W′) floats; view v is made of images[source[v]], or of image v."""
         ...
 
@@ -30,9 +30,9 @@ class Augmentation(Protocol):
 class RandomInputs(NamedTuple):
     """All random numbers of one evaluation of the objective, so that its losses are a pure function of them."""
 
-    online: ImageRandoms  # (B,) for s_t through the online encoder
-    host: ImageRandoms  # for images of the host agent's own, if it asked for some
-    target: ImageRandoms  # (H + B·(K + views),) for what the target encoder sees, the host's H images first
+    online: Randoms  # (B,) for s_t through the online encoder
+    rl: Randoms  # for images of the RL loss that the online encoder sees, if the agent asked for some
+    target: Randoms  # (R + B·(K + views),) for what the target encoder sees, R images of the RL loss first
     virtual: Tensor | None  # (B, M, K, …a) virtual actions; None where the sampler sees the state and draws later
     generator: torch.Generator | None = None  # that it draws from then
 
@@ -40,7 +40,7 @@ class RandomInputs(NamedTuple):
 class Targets(NamedTuple):
     """What the target network makes of a batch, without gradient."""
 
-    host: Tensor  # (H, …): z̃ of the host agent's own images
+    rl: Tensor  # (R, …): z̃ of the RL loss' images
     future: Tensor  # (B, K, D): g_m(z̃) of s_{t+1} … s_{t+K}
     cycle: Tensor  # (B, views, D): of augmented views of s_t, in the metric space in which cycles close
 
@@ -54,7 +54,7 @@ class SelfPrediction(nn.Module):
     total = aux.total(losses, aux.lambda_cyc(i), rl_loss)   # Eq. 5, per sample
 
     Without `virtual` it is SPR. With `real_cycle` the cycle loss is also taken along the recorded actions. K = 0 leaves
-    no prediction at all, and both losses are 0. The encoders belong to the host agent: `parameters()` are the models'
+    no prediction at all, and both losses are 0. The encoders belong to the agent: `parameters()` are the models'
     and the heads' alone.
     """
 
@@ -72,20 +72,19 @@ class SelfPrediction(nn.Module):
         virtual: VirtualTrajectories | None = None,
         real_cycle: bool = False,
         lambda_pred: float = 1.0,
-        lambda_cyc_max: float = 1.0,
-        i_end: int = 50_000,
         policy: PolicyFunction | None = None,
     ) -> None:
         super().__init__()
         if K and (forward is None or predictor is None):
             raise ValueError("forward, predictor: are needed for K > 0; allowed: a dynamics model and a head")
         if real_cycle and virtual is None:
-            raise ValueError("real_cycle: needs `virtual`, whose backward model goes the way back; allowed: False")
+            raise ValueError("real_cycle: needs `virtual`, whose backward model it uses; allowed: False")
+        if virtual is not None and (virtual.K != K or virtual.h is not forward):
+            raise ValueError("virtual: its K and its forward model are not these; allowed: the same ones")
         self._encoders = (encoder, target_encoder)  # a tuple, so that they are no parts of this module
         self.augment, self.policy = augment, policy
         self.h, self.g, self.q, self.g_m = forward, projector, predictor, target_projector
         self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
-        self.lambda_cyc_max, self.i_end = lambda_cyc_max, i_end
         self.M = virtual.M if virtual is not None else 0
         self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to
 
@@ -94,45 +93,45 @@ class SelfPrediction(nn.Module):
         actions: Tensor,
         generator: torch.Generator | None = None,
         *,
-        host: int = 0,
-        target_host: int = 0,
+        num_rl: int = 0,
+        num_rl_target: int = 0,
     ) -> RandomInputs:
         """All random numbers for a batch with the recorded actions (B, K, …a).
 
-        In the same call the host agent may have those of `host` images and of `target_host` images that the target
-        encoder is to see.
+        The same call draws those of `num_rl` images of the agent's RL loss, and of `num_rl_target` images that its RL
+        loss shows to the target encoder.
         """
         B, device = len(actions), actions.device
-        parts = [B, host, target_host + B * (self.K + self.views)]
-        online, own, target = self.augment.draw(sum(parts), device, generator).split(parts)
+        parts = [B, num_rl, num_rl_target + B * (self.K + self.views)]
+        online, rl, target = self.augment.draw(sum(parts), device, generator).split(parts)
         virtual: Tensor | None = actions.new_zeros((B, 0, self.K, *actions.shape[2:]))
         if self.virtual is not None and self.M:
             sees_state = self.virtual.sampler.sees_state
             virtual = None if sees_state else self.virtual.draw(B, device, generator, recorded=actions)
-        return RandomInputs(online, own, target, virtual, generator if virtual is None else None)
+        return RandomInputs(online, rl, target, virtual, generator if virtual is None else None)
 
     def encode(self, observations: Tensor, inputs: RandomInputs) -> Tensor:
         """z_t = f(s_t) of augmented views, (B, …); observations (B, K+1, C, H, W) uint8."""
         return self._encoders[0](self.augment(observations[:, 0], inputs.online))
 
     @torch.no_grad()
-    def targets(self, observations: Tensor, inputs: RandomInputs, host_images: Tensor | None = None) -> Targets:
-        """One pass of the target encoder and of its projection over s_t … s_{t+K} and the host's images (H, …)."""
+    def targets(self, observations: Tensor, inputs: RandomInputs, rl_images: Tensor | None = None) -> Targets:
+        """One pass of the target encoder and of its projection over s_t … s_{t+K} and the RL loss' images (R, …)."""
         B, steps = observations.shape[:2]
-        H = 0 if host_images is None else len(host_images)
-        # The place of each view's image among s_t … s_{t+K} of every sequence, then the host's.
-        place = torch.arange(B * steps + H, device=observations.device)
-        sequences, host = place[: B * steps].view(B, steps), place[B * steps :]
+        R = 0 if rl_images is None else len(rl_images)
+        # The place of each view's image among s_t … s_{t+K} of every sequence, then the RL loss'.
+        place = torch.arange(B * steps + R, device=observations.device)
+        sequences, rl = place[: B * steps].view(B, steps), place[B * steps :]
         future, now = sequences[:, 1 : self.K + 1].flatten(), sequences[:, 0].repeat_interleave(self.views)
-        source = torch.cat([host, future, now])
+        source = torch.cat([rl, future, now])
         images = observations.flatten(0, 1)
-        images = images if host_images is None else torch.cat([images, host_images])
+        images = images if rl_images is None else torch.cat([images, rl_images])
         z_tilde = self._encoders[1](self.augment(images, inputs.target, source))
-        own, future, cycle = z_tilde.split([H, B * self.K, B * self.views])
+        own, future, cycle = z_tilde.split([R, B * self.K, B * self.views])
         if not self.K:
             return Targets(own, future, cycle)
         if self.virtual is None or self.virtual.g is not None:  # one product for both
-            future, cycle = self.g_m(z_tilde[H:]).split([B * self.K, B * self.views])
+            future, cycle = self.g_m(z_tilde[R:]).split([B * self.K, B * self.views])
         else:
             future, cycle = self.g_m(future), cycle.flatten(1)
         return Targets(own, future.unflatten(0, (B, self.K)), cycle.unflatten(0, (B, self.views)))
@@ -175,8 +174,8 @@ class SelfPrediction(nn.Module):
         )  # fmt: skip
 
     def lambda_cyc(self, step: Tensor | float) -> Tensor:
-        """The weight of the cycle loss at `step`."""
-        return gaussian_ramp_up(step, self.i_end, self.lambda_cyc_max)
+        """The weight of the cycle loss at `step`; 0 without virtual trajectories."""
+        return torch.zeros(()) if self.virtual is None else self.virtual.lambda_cyc(step)
 
     def total(self, losses: dict[str, Tensor], lambda_cyc: float | Tensor, rl: Tensor | None = None) -> Tensor:
         """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc; without `rl` the auxiliary part alone."""

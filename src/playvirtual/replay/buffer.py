@@ -46,7 +46,7 @@ class ReplayBuffer:
         self.num_added = 0  # entries ever added; the entry with id i is at position i % capacity
         self._episode = 0
 
-        # One frame more than there are entries: it stays black and stands for frames before an episode's start.
+        # One frame more than there are entries: it stays zero and stands for the frames before an episode's start.
         self._padded_frames = torch.zeros(capacity + 1, *frame_shape, dtype=torch.uint8, device=self.device)
         self.frames = self._padded_frames[:capacity]
         record_type = make_record_type(action_size)

@@ -148,6 +148,8 @@ def load_pretrained_encoder(agent: Agent, source: str) -> None:
     folder = RunFolder.open(source)
     path = checkpoint.latest_valid(folder.path, (RECORD, STATE_TREE, STATE))
     trained = load_trained_agent(folder.config(), path, agent.device)
+    if "encoder" not in agent.parts or "encoder" not in trained.parts:
+        raise InputError("encoder_from: an agent without a part 'encoder' has none to load; allowed: rainbow, sac")
     weights = trained.parts["encoder"].state_dict()
     if _shapes(weights) != _shapes(agent.parts["encoder"].state_dict()):
         raise InputError(

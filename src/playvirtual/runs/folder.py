@@ -39,7 +39,7 @@ class RunFolder:
                 f"run_dir: {str(path)!r} exists already; allowed: a new folder"
                 " (--resume resumes it; or choose another --seed or --run-dir)"
             )
-        what = "holds something else than a run" if folder.path.is_dir() else "is a file and not a run folder"
+        what = "contains something other than a run" if folder.path.is_dir() else "is a file and not a run folder"
         raise InputError(f"run_dir: {str(path)!r} {what}; allowed: a new or an empty folder")
 
     def _is_empty(self) -> bool:
@@ -79,7 +79,7 @@ class RunFolder:
                     "allowed: the same one, or `playvirtual train --resume RUN` alone"
                 )
         elif not self._is_empty():
-            raise InputError(f"run_dir: {str(self.path)!r} holds something else than a run; allowed: a run folder")
+            raise InputError(f"run_dir: {str(self.path)!r} contains something other than a run; allowed: a run folder")
         else:  # the run was killed before it wrote its configuration
             self.write_config(config)
 

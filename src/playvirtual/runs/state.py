@@ -23,7 +23,7 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Tree:
         if name in tensors:  # {"a.b": …} beside {"a": {"b": …}}
             raise ValueError(f"{name}: two tensors have this name")
         tensors[name] = value.detach().to("cpu").contiguous()
-        # A fused optimiser walks weights and moments side by side in memory: their layout is part of the state.
+        # A fused optimizer reads weights and moments in the order of memory: their layout is part of the state.
         return {"tensor": [name, None if value.is_contiguous() else list(value.stride())]}
     if isinstance(value, dict):
         return {"dict": [[key, _flatten(item, f"{name}.{key}", tensors)] for key, item in value.items()]}

@@ -36,7 +36,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
 def speed_only(fields: Mapping[str, Any]) -> frozenset[str]:
     """The options that change no number of a run with these values.
 
-    An evaluation draws the random actions of its envs in turn: the number of envs matters unless `epsilon` is 0.
+    An evaluation draws the random actions of its envs in turn: the number of envs matters unless `eval_epsilon` is 0.
     """
     return SPEED_ONLY if fields.get("eval_epsilon") else SPEED_ONLY | {"eval_envs"}
 

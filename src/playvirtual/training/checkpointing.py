@@ -52,7 +52,7 @@ def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str,
 
 
 def restore(trainer: Trainer, path: Path) -> RunPosition:
-    """Brings a new trainer to where the checkpoint was written.
+    """Restores a new trainer to the state of the checkpoint.
 
     An InputError says that the checkpoint cannot be used. A part of it may have been loaded by then: the trainer must
     not be used any more.

@@ -34,6 +34,8 @@ class Interrupts:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
+            if handler is None:  # it was not installed from Python and cannot be restored from here
+                continue
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -42,10 +44,10 @@ class Interrupts:
             return  # a closed terminal sends several: itself, by its shell, and when the shell ends
         if self.received is not None:
             _show_cursor()
-            _write_error(b"\nplayvirtual: ended at once; the last checkpoint is what is left\n")
+            _write_error(b"\nplayvirtual: stopped at once; the run can be resumed from its last checkpoint\n")
             os._exit(128 + number)
         self.received = signal.Signals(number)
-        _write_error(b"\nplayvirtual: stopping; once more: at once\n")
+        _write_error(b"\nplayvirtual: stopping after this step, with a checkpoint; a second signal stops at once\n")
 
     def check(self, resume_command: str) -> None:
         """Raises `Interrupted` with the command that resumes the run if a signal was received."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from playvirtual.agents.agent import Agent, Schedule
+from playvirtual.errors import InputError
 from playvirtual.replay.samplers import BatchSampler
 from playvirtual.training.cudagraph import CudaGraphs
 
@@ -38,6 +39,8 @@ class NonFiniteGuard:
     def check(self, kind: int, metrics: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
         """Records one update unless an earlier one was not finite."""
         names = [name for name in metrics if name.startswith("loss")]
+        if not names:
+            raise InputError("metrics: an update has none whose name begins with 'loss'; allowed: at least one")
         losses = torch.stack([metrics[name].float() for name in names])
         if kind not in self._names:
             self._names[kind] = names
@@ -84,14 +87,14 @@ class Learner:
         self._sums: dict[int, Tensor] = {}  # kind → (metrics + 1,): their sums, and the number of updates summed
         self._one = torch.ones((), device=agent.device)
         self._since_metrics = 0  # updates
-        self.launch: Callable[[int], None] = self.update_eagerly
+        self.launch: Callable[[int], None] = self.run_update
         if agent.device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # shapes never change, so searching for the best kernels pays
         if agent.device.type == "cuda" and compile != "off":
             if compile == "full":
                 agent.compile()
                 sampler.compile()
-            self.launch = CudaGraphs(self.update_eagerly, agent.device, [generator])
+            self.launch = CudaGraphs(self.run_update, agent.device, [generator])
 
     def update(self) -> None:
         """One update; its metrics are summed on the device until `metrics` fetches them."""
@@ -99,7 +102,7 @@ class Learner:
         self.updates += 1
         self._since_metrics += 1
 
-    def update_eagerly(self, kind: int) -> None:
+    def run_update(self, kind: int) -> None:
         """The work of one update of that kind: sample, update the agent and its priorities, record the metrics."""
         self.schedule.due = self.agent.update_pattern.due(kind)
         batch: Any = self.sampler.sample(self.schedule)
@@ -112,7 +115,7 @@ class Learner:
         self._sums[kind].add_(values)
 
     def metrics(self) -> dict[str, float]:
-        """Means over the updates since the last call; the one place where the host waits for the device."""
+        """Means over the updates since the last call; waits for the device."""
         if not self._since_metrics:
             return {}
         totals: dict[str, tuple[float, float]] = {}

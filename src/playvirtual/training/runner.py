@@ -103,7 +103,7 @@ class Runner:
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
-        trainer.clock = Clock()
+        trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
     def train(self) -> Run:
         """Trains to the last step."""
@@ -151,7 +151,7 @@ class Runner:
         logger.info(f"{self.folder.path}: no checkpoint yet, starting at step 0")
 
     def _rewind_folder(self, position: RunPosition, damaged: Sequence[Path]) -> None:
-        """Brings the folder, too, to where the checkpoint was written."""
+        """Restores the folder to the state of the checkpoint."""
         step = self.trainer.global_step
         self.trainer.clock = Clock(position.clock, step)
         with self._naming_the_path():

@@ -30,7 +30,7 @@ def _do_nothing() -> None: ...
 class Trainer:
     """The parts of one run (environment, replay, agent, learner) and the loop that connects them.
 
-    With `resumes` a checkpoint will be loaded, which has the pretrained encoder, if the run has one.
+    `resumes` says that a checkpoint is about to be loaded, so that the encoder of `encoder_from` need not be.
     """
 
     def __init__(self, config: Config, *, resumes: bool = False) -> None:
@@ -209,7 +209,7 @@ class Trainer:
     def restore_env(self, state: Mapping[str, Any]) -> bool:
         """Replays the episode of a checkpoint up to its step.
 
-        If another observation comes out, the episode is truncated where it was, the next one starts, and the answer
+        If this ends in another observation, the episode is truncated where it was, the next one starts, and the result
         is False.
         """
         if self.env.load_state_dict(state):

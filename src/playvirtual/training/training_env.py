@@ -13,6 +13,7 @@ from playvirtual import envs
 from playvirtual.config.schema import Config
 from playvirtual.envs.env import ResetsInBackground, VectorStep
 from playvirtual.envs.vector import FrameStack
+from playvirtual.errors import InputError
 
 
 class TrainingEnv:
@@ -28,6 +29,8 @@ class TrainingEnv:
         depth, repeat_first = config.environment.frame_stack, config.environment.stack_fill == "repeat"
         self._stack = FrameStack(1, depth, self.frame_shape, repeat_first=repeat_first)
         channels, height, width = self.frame_shape
+        if height != width:
+            raise InputError(f"task: {config.task!r} shows frames of {height} × {width} pixels; allowed: square ones")
         self.observation_shape = (channels * depth, height, width)
         self.num_episodes = 0  # started
         self.episode_return = 0.0  # of the present episode so far, unclipped
@@ -79,7 +82,7 @@ class TrainingEnv:
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Replays the present episode, whose seed and actions decide it; no emulator state is stored.
 
-        The answer is whether the same observation came out. It is not where something else decides it, too.
+        Returns whether the observation is the stored one. It is not where something beside seed and actions decides it.
         """
         self.num_episodes = state["num_episodes"] - 1
         self.reset()

@@ -73,8 +73,8 @@ def test_ablations_are_set_beside_the_papers_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shared", "said"),
     [
-        ({"precision": "tf32", "episodes": 5, "every": 10_000}, ""),
-        ({"precision": "tf32", "discount": 0.9, "epsilon": 0.1}, "discount = 0.9, epsilon = 0.1"),
+        ({"precision": "tf32", "eval_episodes": 5, "eval_every": 10_000}, ""),
+        ({"precision": "tf32", "discount": 0.9, "eval_epsilon": 0.1}, "discount = 0.9, eval_epsilon = 0.1"),
     ],
 )
 def test_what_all_runs_share_hides_no_number_of_the_paper(tmp_path: Path, shared: dict[str, object], said: str) -> None:
@@ -115,6 +115,7 @@ def two_presets(root: Path) -> None:
             write_run(root / f"{preset}-{method}-{seed}", "dmc/cheetah-run", method, seed, score, preset=preset)
 
 
+@pytest.mark.slow
 def test_an_ablation_never_mixes_presets(tmp_path: Path) -> None:
     two_presets(tmp_path)
     report([tmp_path], tmp_path / "out")

@@ -73,6 +73,7 @@ def test_intervals_are_close(ours: Aggregate, theirs: Aggregate) -> None:
     assert_close_interval(bootstrap(ours, scores, reps=REPS), expected["x"][:, 0])
 
 
+@pytest.mark.slow
 def test_intervals_of_an_improvement_are_close() -> None:
     x, y = draw((5, 6)), draw((7, 6), seed=1)
     _, expected = library.get_interval_estimates(
@@ -88,6 +89,7 @@ def test_intervals_of_a_profile_are_close() -> None:
     np.testing.assert_allclose([estimate.low, estimate.high], expected["x"], atol=1.5 / scores.size)
 
 
+@pytest.mark.slow
 def test_sample_efficiency_and_its_intervals_are_close() -> None:
     curves = draw((5, 26, 3))
     points, expected = library.get_interval_estimates(

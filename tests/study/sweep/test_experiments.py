@@ -129,6 +129,7 @@ def test_rows_for_other_kinds_of_actions_may_share_a_label(tmp_path: Path) -> No
         load(str(tmp_path / "same.py"))
 
 
+@pytest.mark.slow
 def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() -> None:
     text = experiments_text()
     assert all(f"{name} " in text for name in EXPERIMENTS)
@@ -136,6 +137,7 @@ def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() ->
     assert "not built" not in text
 
 
+@pytest.mark.slow
 def test_the_list_counts_what_is_run_suite_by_suite() -> None:
     text = experiments_text()
     # Ten rows, but both schemes at K = 0 are one setting; M is counted in actions on one suite only.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import playvirtual as pv
+from playvirtual.agents.agent import num_trainable_parameters, policy_state_dict
 from playvirtual.errors import InputError
 from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import read_agent_state
@@ -54,8 +55,8 @@ def test_a_loaded_encoder_is_frozen(task: str, runs: dict[str, Path], tmp_path: 
         pv.train(task, method="rl", run_dir=tmp_path / "b", **TOYS[task]),
     )
     assert not same(encoders(fresh.path, task)[0], wanted)
-    assert pv.load(run).parameter_count() < pv.load(fresh.path).parameter_count()
-    # No optimiser knows it: none has moments for as many tensors as without `encoder_from`.
+    assert num_trainable_parameters(pv.load(run)) < num_trainable_parameters(pv.load(fresh.path))
+    # No optimizer knows it: none has moments for as many tensors as without `encoder_from`.
     other = read_agent_state(checkpoint.newest(fresh.path))
     mine, theirs = (
         (s["optimizer"] if "optimizer" in s else s["optimizers"]["critic"])["state"] for s in (state, other)
@@ -69,7 +70,7 @@ def test_the_rest_learns_and_the_same_seed_gives_the_same_run(task: str, runs: d
     whole = pv.train(task, run_dir=tmp_path / "a", **options).path
     again = pv.train(task, run_dir=tmp_path / "b", **options).path
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
-    weights = [pv.load(path).weights() for path in (whole, again)]
+    weights = [policy_state_dict(pv.load(path)) for path in (whole, again)]
     assert same(*weights)
     losses = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     norm = "grad_norm_stem" if task == "toy/catch" else "grad_norm_critic"
@@ -85,12 +86,12 @@ def test_it_resumes_from_anywhere_and_without_the_run_that_its_encoder_is_from(
     whole = pv.train("toy/catch", run_dir=tmp_path / "a", **options).path
     part = pv.train("toy/catch", run_dir=tmp_path / "b", **options).path
     last = checkpoint.newest(part)
-    checkpoint.put_aside(last)  # as if it had been stopped after step 70
+    checkpoint.quarantine(last)  # as if it had been stopped after step 70
     (part / "evaluations.jsonl").unlink()
     monkeypatch.chdir("/")
     shutil.rmtree(tmp_path / "pretrained")
     pv.resume(part, quiet=True)
-    assert same(pv.load(part).weights(), pv.load(whole).weights())
+    assert same(policy_state_dict(pv.load(part)), policy_state_dict(pv.load(whole)))
     assert (part / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
@@ -115,7 +116,7 @@ def test_the_encoder_is_that_of_the_latest_valid_checkpoint(tmp_path: Path, caps
     (checkpoint.newest(pretrained) / "state.safetensors").write_bytes(b"")
     run = pv.train("toy/catch", method="rl", run_dir=tmp_path / "b", encoder_from=str(pretrained), **CATCH).path
     assert "using the one before" in capsys.readouterr().err
-    checkpoint.put_aside(checkpoint.newest(pretrained))
+    checkpoint.quarantine(checkpoint.newest(pretrained))
     assert same(encoders(run, "toy/catch")[0], encoders(pretrained, "toy/catch")[0])
 
 

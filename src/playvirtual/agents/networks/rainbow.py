@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playvirtual.agents.networks.convolution import output_size
+from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
 from playvirtual.method import rescale
 
-FEW = 16  # rows: for fewer it costs more to bring weights together than to use them one by one
+FEW = 16  # rows: for fewer it costs more to concatenate weights than to use them one by one
 
 
 class RainbowEncoder(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from playvirtual.agents.networks.convolution import output_size
+from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
 
 
@@ -19,13 +19,13 @@ def orthogonal(module: nn.Module) -> None:
         nn.init.orthogonal_(module.weight)
         nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Conv2d):
-        # Only the centre of each filter is not 0, so a deep stack of them keeps norms (Xiao et al. 2018).
+        # Only the center of each filter is not 0, so a deep stack of them keeps norms (Xiao et al. 2018).
         nn.init.zeros_(module.weight)
         height, width = module.kernel_size
-        centre = torch.empty(module.out_channels, module.in_channels)
-        nn.init.orthogonal_(centre, gain=nn.init.calculate_gain("relu"))
+        center = torch.empty(module.out_channels, module.in_channels)
+        nn.init.orthogonal_(center, gain=nn.init.calculate_gain("relu"))
         with torch.no_grad():
-            module.weight[:, :, height // 2, width // 2] = centre
+            module.weight[:, :, height // 2, width // 2] = center
         if module.bias is not None:
             nn.init.zeros_(module.bias)
 
@@ -69,7 +69,7 @@ class LatentLayer(nn.Module):
         return torch.tanh(z) if self.tanh else z
 
     def _product(self, features: Tensor) -> Tensor:
-        """The linear layer's. Features lie channels last, its weights do not: the smaller of the two are moved."""
+        """The linear layer's product. Features are channels last, weights are not: the smaller one is permuted."""
         latent = self.fc.out_features
         if len(features) < latent:
             out: Tensor = self.fc(features.flatten(1))
@@ -119,7 +119,7 @@ def outputs(layers: nn.Sequential, x: Tensor) -> Tensor:
 
 
 class Actor(nn.Module):
-    """The squashed Gaussian policy; its own latent layer stands on the critic's convolutions."""
+    """The squashed Gaussian policy; it has its own latent layer on the critic's convolutions."""
 
     def __init__(
         self,

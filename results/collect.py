@@ -1,0 +1,114 @@
+"""Gathers the complete runs in results/FAMILY/runs: run it after a run is added.
+
+    python results/collect.py
+
+Writes every evaluation episode to results/FAMILY/returns.csv, with the commit that results/FAMILY/provenance.toml names
+for the run, and the score of every run of the paper's benchmarks to the tables of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from playvirtual.runs import jsonl
+from playvirtual.runs.folder import RunFolder
+from playvirtual.study.report.score_tables import with_spread
+from playvirtual.study.report.sections import paper_scores, paper_stds
+from playvirtual.study.settings import changes
+
+ROOT = Path(__file__).parent
+PAGE = ROOT.parent / "docs" / "results.md"
+COLUMNS = ("task", "method", "preset", "seed", "options", "step", "episode", "return", "version", "seconds")
+HEADER = ("task", "method", "preset", "seed", "score", "paper", "wall-clock", "commit")
+
+
+@dataclass(frozen=True)
+class CompleteRun:
+    """A run that reached its last evaluation, and the commit that made it."""
+
+    config: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+    seconds: float
+    commit: str
+
+    @property
+    def options(self) -> str:
+        """What differs from the defaults of the task, method and preset, as in "precision=tf32"."""
+        return " ".join(f"{name}={value}" for name, value in changes(self.config).items())
+
+
+def complete_runs(family: Path) -> list[CompleteRun]:
+    """All runs in family/runs; ends the process if one of them is not complete or of no known commit."""
+    groups = tomllib.loads((family / "provenance.toml").read_text(encoding="utf-8"))["group"]
+    commits = {run: g["commit"] for g in groups for pattern in g["runs"] for run in family.glob(pattern)}
+    found = []
+    for path in sorted(file.parent for file in (family / "runs").rglob("config.json")):
+        config, evaluations = RunFolder(path).record(), jsonl.lines(path, "evaluations")
+        if not evaluations or evaluations[-1]["step"] < config["steps"]:
+            raise SystemExit(f"{path}: not complete; allowed: complete runs, others belong in {family / 'cut-short'}")
+        if path not in commits:
+            raise SystemExit(f"{path}: {family / 'provenance.toml'} does not name it")
+        found.append(CompleteRun(config, evaluations, jsonl.last(path, "timing")["seconds"], commits[path]))
+    return found
+
+
+def write_returns(runs: list[CompleteRun], file: Path) -> None:
+    """One line for each evaluation episode of each run."""
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for run in runs:
+            named = [run.config[name] for name in ("task", "method", "preset", "seed")]
+            for evaluation in run.evaluations:
+                for episode, value in enumerate(evaluation["returns"]):
+                    row = (run.options, evaluation["step"], episode, f"{value:.10g}", run.commit, run.seconds)
+                    writer.writerow([*named, *row])
+
+
+def score_table(runs: list[CompleteRun]) -> str:
+    """A Markdown row per run: its last evaluation beside the paper's score of the same method."""
+    lines = [f"| {' | '.join(HEADER)} |", f"|{' --- |' * len(HEADER)}"]
+    for run in runs:
+        family, _, task = run.config["task"].partition("/")
+        method, changed = run.config["method"], changes(run.config)
+        steps = run.config["steps"] if "steps" in changed else None
+        paper = (table(family, steps).get(method, {}).get(task) for table in (paper_scores, paper_stds))
+        returns = run.evaluations[-1]["returns"]
+        cells = (
+            task,
+            f"`{method}`" + (f", {run.options}" if run.options else ""),
+            run.config["preset"],
+            str(run.config["seed"]),
+            f"{with_spread(float(np.mean(returns)), float(np.std(returns)))}, {len(returns)} episodes",
+            with_spread(*paper),
+            f"{run.seconds / 60:.1f} min",
+            run.commit,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def fill(text: str, name: str, table: str) -> str:
+    """The page with the table between the comments `<!-- NAME -->` and `<!-- end -->`, if it has them."""
+    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
+
+
+def main() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for family in sorted(file.parent for file in ROOT.glob("*/provenance.toml")):
+        runs = complete_runs(family)
+        write_returns(runs, family / "returns.csv")
+        page = fill(page, family.name, score_table(runs))
+        print(f"{family / 'returns.csv'}: {len(runs)} runs")
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""What may be registered, what is refused, and what becomes of extensions that fail."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import playvirtual as pv
+from playvirtual import envs, extensions
+from playvirtual.agents.agent import make_agent
+from playvirtual.config import registry
+from playvirtual.config.build import base
+from playvirtual.config.hyperparameters import RAINBOW
+from playvirtual.config.schema import RainbowConfig, from_dict, to_dict
+from playvirtual.errors import InputError
+
+
+@dataclass(frozen=True)
+class OwnConfig(pv.AgentConfig):
+    """An agent of the tests."""
+
+    own_size: int = pv.option("an option of its own", low=1)
+
+
+@dataclass(frozen=True)
+class WithoutHelp(OwnConfig):
+    size: int = 3
+
+
+@dataclass(frozen=True)
+class WithSharedOption(OwnConfig):
+    K: int = pv.option("steps")
+
+
+OWN = OwnConfig(batch_size=4, updates_per_step=1.0, own_size=3)
+
+
+def make_nothing(*_: Any, **__: Any) -> None:
+    """Stands for a class; nothing is made in these tests."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.load_all()
+    for name in ("_agents", "_methods", "_samplers"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    monkeypatch.setattr(envs.registry, "FAMILIES", dict(envs.registry.FAMILIES))
+
+
+def register_own(**changes: Any) -> None:
+    given: dict[str, Any] = {"config": OwnConfig, "actions": "discrete", "hyperparameters": OWN, "note": "of a test"}
+    pv.register_agent("own", make_nothing, **{**given, **changes})
+
+
+def test_one_call_makes_an_agent_its_method_and_its_options_known() -> None:
+    register_own()
+    assert registry.methods()[-1].note == "of a test"
+    config = pv.build("toy/catch", method="own", own_size=5)
+    assert config.agent == replace(OWN, own_size=5)
+    assert config.environment == pv.build("toy/catch").environment
+    assert from_dict(to_dict(config)) == config
+
+
+def test_hyperparameters_are_those_of_the_task_its_family_or_all_others() -> None:
+    by_task = {key: replace(OWN, own_size=size) for key, size in (("", 1), ("toy", 2), ("toy/catch", 3))}
+    register_own(actions=("discrete", "continuous"), hyperparameters=by_task)
+    sizes = [pv.build(task, method="own").agent.own_size for task in ("minatar/breakout", "toy/reach", "toy/catch")]  # type: ignore[attr-defined]
+    assert sizes == [1, 2, 3]
+
+
+def test_a_task_without_hyperparameters_is_an_error() -> None:
+    register_own(hyperparameters={"toy": OWN})
+    with pytest.raises(InputError, match="'own' has no hyperparameters for 'minatar/breakout'; allowed: toy"):
+        pv.build("minatar/breakout", method="own")
+
+
+@pytest.mark.parametrize("name", ["", "with space", "a/b", "a,b", 3])
+def test_a_name_must_fit_into_paths_and_lists(name: Any) -> None:
+    with pytest.raises(InputError, match=r"not allowed as a name"):
+        pv.register_sampler(name, make_nothing)
+    with pytest.raises(InputError, match=r"not allowed as a name"):
+        pv.register_method(name, agents={"discrete": "rainbow"})
+
+
+def test_a_name_that_is_taken_is_refused_and_the_same_entry_is_not() -> None:
+    with pytest.raises(InputError, match="sampler: 'uniform' is one of this package's own; allowed: another name"):
+        pv.register_sampler("uniform", make_nothing)
+    with pytest.raises(InputError, match="method: 'spr' is one of this package's own"):
+        pv.register_method("spr", agents={"discrete": "rainbow"})
+    with pytest.raises(InputError, match="agent: 'rainbow' is one of this package's own"):
+        pv.register_agent("rainbow", make_nothing, config=OwnConfig, actions="discrete", hyperparameters=OWN)
+    register_own()
+    register_own()  # a module that is imported twice under two names registers the same again
+
+
+def test_a_registration_of_ones_own_may_be_repeated_with_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a cell of a notebook is run again."""
+    for factory in (lambda sigma: "first", lambda sigma: "second"):
+        pv.register_sampler("of-a-notebook", factory)
+    assert registry.load_sampler("of-a-notebook")(sigma=0.0) == "second"
+    assert "the sampler 'of-a-notebook' is registered again; the newer one is used" in caplog.text
+
+
+def test_a_method_that_is_taken_leaves_no_half_of_an_agent_behind() -> None:
+    with pytest.raises(InputError, match="method: 'spr' is one of this package's own"):
+        pv.register_agent("spr", make_nothing, config=OwnConfig, actions="discrete", hyperparameters=OWN)
+    assert "spr" not in {spec.name for spec in registry.agents()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actions": "digital"}, "actions: 'digital' is not known; .*allowed: continuous, discrete"),
+        ({"actions": ()}, "actions: none is given for 'own'; allowed: discrete, continuous"),
+        ({"hyperparameters": RAINBOW}, "hyperparameters: .* is not allowed; allowed: a OwnConfig"),
+        ({"hyperparameters": {"toy": 3}}, "hyperparameters: 3 of 'toy' is not allowed; allowed: a OwnConfig"),
+        (
+            {"config": RainbowConfig, "hyperparameters": RAINBOW},
+            "config: RainbowConfig is that of the agent 'rainbow'; allowed: one of its own",
+        ),
+        ({"config": dict, "hyperparameters": {"": {}}}, "config: dict is not allowed; allowed: a .*AgentConfig"),
+        ({"config": OWN}, "config: .* is not allowed; allowed: a .*AgentConfig"),
+        ({"config": WithoutHelp}, "config: WithoutHelp.size has no help; allowed: a field made by `option`"),
+        ({"config": WithSharedOption}, "config: WithSharedOption.K is an option of every run; allowed: another name"),
+    ],
+)
+def test_an_agent_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        register_own(**changes)
+    assert "\n" not in str(refused.value)
+    assert "own" not in {spec.name for spec in registry.agents()}
+
+
+def test_a_class_that_does_not_fulfil_the_contract_is_refused_with_what_it_lacks() -> None:
+    class ActsAlone:
+        device = torch.device("cpu")
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def act(self, observation: Any, explore: bool = False) -> Any: ...
+
+    pv.register_agent("own", ActsAlone, config=OwnConfig, actions="discrete", hyperparameters=OWN)
+    config = pv.build("toy/catch", method="own")
+    with pytest.raises(
+        InputError, match=r"agent: 'own' lacks generator, .*, update, .*; allowed: a class that fulfils"
+    ):
+        make_agent(config, (1, 10, 10), 3, torch.device("cpu"), 0)
+
+
+def test_a_method_is_for_the_kinds_of_actions_that_its_agents_take() -> None:
+    register_own()
+    with pytest.raises(InputError, match="'own' is not for 'toy/reach' with continuous actions; allowed: discrete"):
+        pv.build("toy/reach", method="own")
+
+
+def test_a_method_of_an_agent_that_is_not_known_is_an_error_when_it_is_used() -> None:
+    pv.register_method("half", agents={"discrete": "nothing"})
+    with pytest.raises(InputError, match="'nothing' is not known"):
+        pv.build("toy/catch", method="half")
+
+
+def test_a_method_changes_options_before_single_options_do() -> None:
+    pv.register_method("short", agents={"discrete": "rainbow", "continuous": "sac"}, changes={"K": 2, "M": "1"})
+    assert pv.build("toy/catch", method="short").objective.K == 2
+    assert pv.build("toy/reach", method="short", K=1).objective.K == 1
+
+
+def test_an_option_of_another_agent_is_named_with_that_agent() -> None:
+    register_own()
+    with pytest.raises(InputError, match="option: 'n_step' is not one of the agent own; allowed: with rainbow"):
+        pv.build("toy/catch", method="own", n_step=3)
+
+
+def test_a_sampler_that_is_not_known_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="virtual_actions: 'unifrom' is not known; did you mean 'uniform'"):
+        pv.build("toy/catch", virtual_actions="unifrom")
+    pv.register_sampler("own", make_nothing)
+    assert pv.build("toy/catch", virtual_actions="own").objective.virtual_actions == "own"
+
+
+def test_a_family_changes_the_options_that_the_agent_has() -> None:
+    register_own()
+    options = {"n_step": 2, "image_size": 10}
+    pv.register_env("own", make_nothing, tasks=("task",), actions="discrete", options=options)
+    assert base("own/task").agent.n_step == 2  # type: ignore[attr-defined]
+    config = base("own/task", method="own")
+    assert config.environment.image_size == 10
+    pv.register_env("typo", make_nothing, tasks=("task",), actions="discrete", options={"n_stepp": 2})
+    with pytest.raises(InputError, match="option: 'n_stepp' is not known; did you mean 'n_step'"):
+        base("typo/task")
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    """As if packages with these entry points were installed and nothing had been loaded yet."""
+    found = [EntryPoint(name, value, extensions.GROUP) for name, value in values.items()]
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found if group == extensions.GROUP else [])
+    monkeypatch.setattr(extensions, "_loaded", set())
+
+
+def test_an_extension_that_raises_is_a_warning_and_the_others_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("two\nlines")
+
+    module = SimpleNamespace(fail=fail, register=register_own)
+    monkeypatch.setitem(sys.modules, "module_of_a_test", module)
+    announce(monkeypatch, bad="module_of_a_test:fail", gone="no_such_module", good="module_of_a_test:register")
+    with caplog.at_level(logging.WARNING, "playvirtual"):
+        assert "own" in {spec.name for spec in registry.agents()}
+        registry.agents()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0] == "the extension 'bad' cannot be loaded (RuntimeError: two lines)"
+    assert "the extension 'gone' cannot be loaded (ModuleNotFoundError" in messages[1]
+    assert len(messages) == 2  # loaded once, and so warned once

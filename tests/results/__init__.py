@@ -1,0 +1,1 @@
+"""Tests of the programs under results/ and of what lies there."""

@@ -1,0 +1,37 @@
+"""What is gathered from the published runs is what lies beside them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "results"
+if not RESULTS.exists():
+    pytest.skip("results/ is not here", allow_module_level=True)
+
+COLLECT = runpy.run_path(str(RESULTS / "collect.py"))
+
+
+@pytest.mark.parametrize("family", sorted(file.parent.name for file in RESULTS.glob("*/provenance.toml")))
+def test_the_episodes_and_scores_of_a_family_are_up_to_date(family: str, tmp_path: Path) -> None:
+    runs = COLLECT["complete_runs"](RESULTS / family)
+    COLLECT["write_returns"](runs, tmp_path / "returns.csv")
+    assert (tmp_path / "returns.csv").read_text() == (RESULTS / family / "returns.csv").read_text()
+    page = (RESULTS.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    assert COLLECT["fill"](page, family, COLLECT["score_table"](runs)) == page
+
+
+def test_a_run_without_a_known_commit_is_named(tmp_path: Path) -> None:
+    run = next((RESULTS / "atari" / "runs").glob("*/*/*"))
+    copy = tmp_path / "runs" / "atari-pong" / "playvirtual" / "seed-1"
+    copy.mkdir(parents=True)
+    for file in run.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "provenance.toml").write_text('[[group]]\nruns = ["runs/other"]\ncommit = "abc1234"\n')
+    with pytest.raises(SystemExit, match=r"seed-1: .*provenance\.toml does not name it"):
+        COLLECT["complete_runs"](tmp_path)
+    (copy / "evaluations.jsonl").write_text("")
+    with pytest.raises(SystemExit, match="seed-1: not complete"):
+        COLLECT["complete_runs"](tmp_path)
