@@ -19,7 +19,7 @@ def random_score(task: str, actions: int, episodes: int) -> float:
 def test_playvirtual_learns_catch(tmp_path: Path) -> None:
     """Returns lie in [−1, 1]; random play catches one ball in ten or so."""
     assert random_score("toy/catch", 3, 300) < -0.5
-    run = pv.train("toy/catch", seed=1, steps=6_000, eval_every=0, device="cpu", run_dir=tmp_path / "run", quiet=True)
+    run = pv.train("toy/catch", seed=1, steps=4_500, eval_every=0, device="cpu", run_dir=tmp_path / "run", quiet=True)
     assert run.score >= 0.8
 
 
@@ -29,8 +29,8 @@ def test_playvirtual_learns_minatar_breakout(tmp_path: Path) -> None:
     run = pv.train(
         "minatar/breakout",
         seed=1,
-        steps=15_000,
-        i_end=7_500,
+        steps=8_000,
+        i_end=4_000,
         device="cpu",
         run_dir=tmp_path / "run",
         quiet=True,

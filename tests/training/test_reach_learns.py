@@ -27,7 +27,7 @@ def lines(run: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_reach_is_learned(tmp_path: Path) -> None:
-    run = pv.train("toy/reach", seed=1, steps=1_500, device="cpu", run_dir=tmp_path / "run", quiet=True)
+    run = pv.train("toy/reach", seed=1, steps=1_100, device="cpu", run_dir=tmp_path / "run", quiet=True)
     untrained = lines(run.path, "evaluations")[0]["mean"]  # after random play and the first update
     assert untrained < 15  # random play scores about 9
     assert run.score > 24
