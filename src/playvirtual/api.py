@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from playvirtual.agents.agent import Agent
@@ -19,7 +18,7 @@ from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
-from playvirtual.training.evaluation import Watcher, epsilon_greedy
+from playvirtual.training.evaluation import Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.progress import display
@@ -106,11 +105,7 @@ def evaluate(
     source = policy_folder(folder)
     agent = load_agent(config, source, device)
     step = read_step(source)
-    policy = epsilon_greedy(
-        AsyncPolicy(agent, cudagraph=config.compile != "off"),
-        config.evaluation.eval_epsilon,
-        np.random.default_rng([config.seed, step]),
-    )
+    policy = evaluation_policy(AsyncPolicy(agent, cudagraph=config.compile != "off"), config, step)
     with torch.no_grad():
         return evaluate_policy(
             policy,

@@ -236,6 +236,21 @@ def test_the_weight_of_the_cycle_loss_is_that_of_the_virtual_trajectories() -> N
     assert float(world.objective(None).lambda_cyc(100)) == 0.0
 
 
+def test_models_may_be_plain_functions_of_state_and_action() -> None:
+    """As other people's are: the objective is that of the same models as `Dynamics`."""
+    world = World()
+    h, b = (lambda z, a: world.h(z, a)), (lambda z, a: world.b(z, a))
+    plain = VirtualTrajectories(forward=h, backward=b, actions=SPACE, K=K, M=2)
+    ours = VirtualTrajectories(forward=world.h, backward=world.b, actions=SPACE, K=K, M=2)
+    inputs = world.objective(ours).draw(world.actions, torch.Generator().manual_seed(3))
+    losses = [
+        objective(world.observations, world.actions, inputs=inputs)
+        for objective in (world.objective(ours), world.objective(plain, forward=h))
+    ]
+    for name in ("pred", "cyc"):
+        torch.testing.assert_close(losses[0][name], losses[1][name])
+
+
 def test_prediction_and_cycles_share_the_forward_model_and_the_horizon() -> None:
     world = World()
     for options in ({"forward": world.b, "K": K}, {"forward": world.h, "K": K + 1}):

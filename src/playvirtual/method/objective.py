@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from playvirtual.method.dynamics import Dynamics
+from playvirtual.method.dynamics import Dynamics, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance
 from playvirtual.method.samplers import PolicyFunction
 from playvirtual.method.virtual import Features, VirtualTrajectories, prediction_loss
@@ -67,7 +67,7 @@ class SelfPrediction(nn.Module):
         projector: Features,
         target_projector: Features,
         predictor: Features | None = None,
-        forward: Dynamics | None = None,
+        forward: Step | None = None,
         K: int,
         virtual: VirtualTrajectories | None = None,
         real_cycle: bool = False,
@@ -79,11 +79,14 @@ class SelfPrediction(nn.Module):
             raise ValueError("forward, predictor: are needed for K > 0; allowed: a dynamics model and a head")
         if real_cycle and virtual is None:
             raise ValueError("real_cycle: needs `virtual`, whose backward model it uses; allowed: False")
-        if virtual is not None and (virtual.K != K or virtual.h is not forward):
+        if virtual is not None and (virtual.K != K or forward not in (virtual.h, getattr(virtual.h, "model", None))):
             raise ValueError("virtual: its K and its forward model are not these; allowed: the same ones")
         self._encoders = (encoder, target_encoder)  # a tuple, so that they are no parts of this module
         self.augment, self.policy = augment, policy
-        self.h, self.g, self.q, self.g_m = forward, projector, predictor, target_projector
+        self.h: Dynamics | None = None if forward is None else as_dynamics(forward)
+        if virtual is not None:
+            self.h = virtual.h
+        self.g, self.q, self.g_m = projector, predictor, target_projector
         self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
         self.M = virtual.M if virtual is not None else 0
         self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to

@@ -45,6 +45,11 @@ def epsilon_greedy(policy: AsyncPolicy, epsilon: float, random: np.random.Genera
     return act
 
 
+def evaluation_policy(policy: AsyncPolicy, config: Config, step: int) -> Policy:
+    """The policy as a run evaluates it at `step`; the run's seed and the step decide its random actions."""
+    return epsilon_greedy(policy, config.evaluation.eval_epsilon, np.random.default_rng([config.seed, step]))
+
+
 def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
     """One seed per episode, drawn independently of those of training: 31 bits, so two are equal by chance alone."""
     state = np.random.SeedSequence([seed, step, 0xE7A1]).generate_state(episodes)

@@ -18,7 +18,7 @@ from playvirtual.envs.env import VectorStep
 from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
 from playvirtual.training.clock import Clock
-from playvirtual.training.evaluation import Policy, Watcher, epsilon_greedy, evaluate
+from playvirtual.training.evaluation import Policy, Watcher, evaluate, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions
 from playvirtual.training.training_env import TrainingEnv
@@ -168,8 +168,7 @@ class Trainer:
 
     def evaluation_policy(self) -> Policy:
         """The agent as it is evaluated at this step."""
-        random = np.random.default_rng([self.config.seed, self.global_step])
-        return epsilon_greedy(self._greedy_policy, self.config.evaluation.eval_epsilon, random)
+        return evaluation_policy(self._greedy_policy, self.config, self.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on but the replay's frames; asking for it changes nothing."""
