@@ -17,7 +17,13 @@ from playvirtual.method import RandomInputs
 from playvirtual.replay.batches import RainbowBatch
 from tests.agents.plain_rainbow import Draws, ramp_up
 from tests.agents.small_rainbow import (
-    plain_draws, plain_twin, schedule_at, small_agent, small_batch, small_config, target_state
+    plain_draws,
+    plain_twin,
+    schedule_at,
+    small_agent,
+    small_batch,
+    small_config,
+    target_state,
 )
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-11}
