@@ -323,6 +323,29 @@ def test_detached_forward_model_computes_the_same_loss_and_encoder_gradient() ->
     torch.testing.assert_close(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("constraint", ["end", "every"])
+def test_other_peoples_modules_are_left_alone_by_cycles_too(constraint: Any) -> None:
+    """Any module (z, a) -> z as forward model gets no gradient, and passes one on to z."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, z: Tensor, a: Tensor) -> Tensor:
+            out: Tensor = self.linear(z) + a[:, None]
+            return out
+
+    h, b = Model(), Model()
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=3, K=3, M=2, constraint=constraint, train_forward=False)
+    z = torch.randn(5, 4, requires_grad=True)
+    aux(z, torch.randn(5, 4)).sum().backward()
+    assert all(p.grad is None for p in h.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in b.parameters())
+    assert z.grad is not None
+    assert z.grad.any()
+
+
 def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
     aux = pv.VirtualTrajectories(
         forward=add,
