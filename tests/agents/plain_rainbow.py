@@ -285,11 +285,10 @@ class PlainRainbow:
         gradients = dict(
             zip(learning, torch.autograd.grad(total, [*learning.values()], allow_unused=True), strict=True)
         )
-        metrics = {
-            f"loss_{name}": sum(float(one.detach()) for one in losses[name]) / B for name in ("rl", "pred", "cyc")
-        }
-        metrics |= {"loss": float(total.detach()), "q": sum(losses["q"]) / B, "q_min": min(losses["q"])}
-        metrics |= {"q_max": max(losses["q"])}
+        metrics = {"loss": float(total.detach())}
+        for name in ("rl", "pred", "cyc"):
+            metrics[f"loss_{name}"] = sum(float(one.detach()) for one in losses[name]) / B
+        metrics |= {"q": sum(losses["q"]) / B, "q_min": min(losses["q"]), "q_max": max(losses["q"])}
         groups = {"stem": ("encoder.", "head."), "dm": (MODELS["h"],), "bdm": (MODELS["b"],)}
         factor = dict.fromkeys(learning, 1.0)  # of the gradients; the prediction head is in no group
         for group, prefixes in groups.items():
