@@ -43,13 +43,16 @@ def test_uniform_discrete_actions_are_uniform() -> None:
     assert (shares - 0.2).abs().max() < 0.015  # five standard deviations
 
 
-@given(st.floats(0.0, 1.0), st.integers(0, 1000))
-def test_perturbed_discrete_actions_change_with_probability_sigma(sigma: float, seed: int) -> None:
-    """A replacement is uniform over n = 4, so 3/4 of the replaced ones differ."""
-    space = DiscreteActions(4)
-    actions = torch.zeros(4_000, dtype=torch.int64)
-    changed = (space.perturb(actions, sigma, torch.Generator().manual_seed(seed)) != 0).double().mean()
-    assert float(changed) == pytest.approx(0.75 * sigma, abs=0.05)
+@pytest.mark.parametrize("sigma", [0.0, 0.05, 0.3, 1.0])
+@pytest.mark.parametrize("action", [0, 3])
+def test_perturbed_discrete_actions_are_replaced_with_probability_sigma(action: int, sigma: float) -> None:
+    """By a uniform draw from all n = 4 actions, which may be the same action again."""
+    actions = torch.full((20_000,), action)
+    drawn = DiscreteActions(4).perturb(actions, sigma, torch.Generator().manual_seed(0))
+    shares = (torch.bincount(drawn, minlength=4) / 20_000).tolist()
+    for other, share in enumerate(shares):
+        expected = sigma / 4 + (1 - sigma) * (other == action)
+        assert share == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 20_000) ** 0.5)  # deviations
 
 
 @given(st.floats(0.0, 3.0), st.integers(0, 1000))

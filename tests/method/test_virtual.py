@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import playvirtual as pv
 from playvirtual.method import (
+    DISTANCES,
     BoxActions,
     ConvDynamics,
     DenseDynamics,
@@ -120,6 +121,43 @@ def test_every_step_adds_the_inner_states() -> None:
     torch.testing.assert_close(every, torch.full((2,), 9.0 + 4.0 + 1.0))
 
 
+def test_inner_targets_get_no_gradient() -> None:
+    """With a way back that knows the actions alone, inner targets are all that could tell h or g_m of a loss."""
+    torch.manual_seed(0)
+    h, back = DenseDynamics(4, DiscreteActions(3), 8), nn.Linear(3, 4)
+    g, g_m = nn.Linear(4, 4), nn.Linear(4, 4)
+    for heads in ({}, {"projector": g, "target_projector": g_m}, {"projector": g}):
+        aux = pv.VirtualTrajectories(
+            forward=h,
+            backward=lambda z, a: back(nn.functional.one_hot(a, 3).to(z.dtype)),
+            actions=3,
+            K=3,
+            M=2,
+            constraint="every",
+            **heads,
+        )
+        z = torch.randn(5, 4, requires_grad=True)
+        loss = aux(z, torch.randn(5, 4)).sum()
+        outside = [z, *h.parameters(), *g_m.parameters()]
+        assert torch.autograd.grad(loss, outside, allow_unused=True, retain_graph=True) == (None,) * len(outside)
+        assert all(found.any() for found in torch.autograd.grad(loss, [*back.parameters()]))
+
+
+def test_the_loss_is_weighed_by_the_ramp_up_or_in_full() -> None:
+    aux = pv.VirtualTrajectories(forward=add, backward=add, actions=2, K=2, M=3, i_end=100, lambda_cyc_max=0.5)
+    z, target = torch.tensor([[1.0], [2.0]]).expand(2, 3), torch.tensor([[1.0, 2.0, 3.0]]).expand(2, 3)
+    aux.h, aux.b = as_dynamics(lambda z, a: z + a[:, None]), as_dynamics(lambda z, a: z * z + a[:, None])
+
+    def weighed(*step: float) -> Tensor:
+        return aux(z, target, *step, generator=torch.Generator().manual_seed(0))
+
+    plain = aux.loss(z, target, aux.draw(2, z.device, torch.Generator().manual_seed(0)))
+    assert (plain > 0.01).all()
+    torch.testing.assert_close(weighed(), 0.5 * plain)
+    torch.testing.assert_close(weighed(50), 0.5 * math.exp(-1.25) * plain)
+    torch.testing.assert_close(weighed(100), 0.5 * plain)
+
+
 def test_one_target_per_trajectory_or_one_for_all() -> None:
     aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=2, K=1, M=2, distance=squared_distance)
     z, actions = torch.zeros(1, 1), torch.zeros(1, 2, 1, dtype=torch.long)
@@ -162,6 +200,16 @@ def test_cosine_distance_lies_between_0_and_4_and_ignores_scale(values: list[flo
         assert float(cosine_distance(3 * p, t)) == pytest.approx(float(cosine_distance(p, t)), abs=1e-4)
         assert float(cosine_distance(p, p)) == pytest.approx(0, abs=1e-6)
         assert float(cosine_distance(p, -p)) == pytest.approx(4, abs=1e-4)
+
+
+def test_distances_by_hand() -> None:
+    p, t = torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0])
+    assert float(cosine_distance(p, t)) == pytest.approx(0.6**2 + 0.2**2)  # (0.6, 0.8) and (0, 1)
+    assert float(squared_distance(p, t)) == pytest.approx((9 + 4) / 2)
+    assert float(DISTANCES["normalised-mse"](p, t)) == pytest.approx((0.6**2 + 0.2**2) / 2)
+    # A vector shorter than 1e-3 is divided by 1e-3: (1e-4, 0) becomes (0.1, 0).
+    assert float(cosine_distance(torch.tensor([1e-4, 0.0]), t)) == pytest.approx(0.1**2 + 1)
+    assert float(cosine_distance(t, torch.tensor([0.0, 5e-4]))) == pytest.approx(0.5**2)
 
 
 def test_rescale_spans_zero_to_one_per_sample_and_guards_constants() -> None:
@@ -273,6 +321,29 @@ def test_detached_forward_model_computes_the_same_loss_and_encoder_gradient() ->
         results.append((loss.detach(), z.grad))
     torch.testing.assert_close(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("constraint", ["end", "every"])
+def test_other_peoples_modules_are_left_alone_by_cycles_too(constraint: Any) -> None:
+    """Any module (z, a) -> z as forward model gets no gradient, and passes one on to z."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, z: Tensor, a: Tensor) -> Tensor:
+            out: Tensor = self.linear(z) + a[:, None]
+            return out
+
+    h, b = Model(), Model()
+    aux = pv.VirtualTrajectories(forward=h, backward=b, actions=3, K=3, M=2, constraint=constraint, train_forward=False)
+    z = torch.randn(5, 4, requires_grad=True)
+    aux(z, torch.randn(5, 4)).sum().backward()
+    assert all(p.grad is None for p in h.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in b.parameters())
+    assert z.grad is not None
+    assert z.grad.any()
 
 
 def test_perturbed_sampling_needs_and_keeps_the_recorded_actions() -> None:
