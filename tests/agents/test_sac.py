@@ -326,6 +326,15 @@ def test_where_the_momentum_projection_starts() -> None:
         assert torch.equal(*weights) == same
 
 
+def test_where_targets_and_temperature_start() -> None:
+    agent = small(initial_temperature=0.3)
+    torch.testing.assert_close(agent.log_alpha.exp(), torch.tensor(0.3))
+    for target, online in ((agent.target_critic, agent.critic), (agent.momentum["encoder"], agent.encoder)):
+        for one, other in zip(target.parameters(), online.parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert one is not other
+
+
 # The whole
 
 

@@ -69,6 +69,57 @@ def test_table(row: str) -> None:
     assert ours == printed
 
 
+# Where the table is silent: what the text says or the released code does.
+SILENT: dict[str, Any] = {
+    "step_unit": "agent",  # 100k steps are 400k frames
+    "stack_fill": "zeros",
+    "life_loss_is_terminal": True,  # in training
+    "latent": 0,  # z is the feature map of 64 × 7 × 7
+    "v_max": 10.0,  # 51 atoms on [−10, 10]
+    "shift_pad": 4,
+    "intensity_scale": 0.05,
+    "priority_beta_steps": 100_000,
+    "target_moment": "after-step",
+    "eval_every": 0,  # at the end only
+    "eval_envs": 100,
+    "eval_epsilon": 0.001,
+    "metric": "projection",
+    "latent_distance": "cosine",
+    "constraint": "end",
+    "virtual_actions": "uniform",
+    "sigma": 0.05,
+    "cycle_trains_forward": True,
+    "real_cycle": False,
+}
+
+# What the paper's ablations and baselines leave out or put in; everything else is PlayVirtual's.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "rl": {"K": 0, "M": "0"},
+    "spr": {"M": "0"},
+    "spr-bdm": {"M": "0", "real_cycle": True},
+    "playvirtual": {},
+    "playvirtual-nd": {"cycle_trains_forward": False},
+    "playvirtual-latent": {"metric": "latent"},
+    "playvirtual-every-step": {"constraint": "every"},
+    "playvirtual-no-warmup": {"i_end": 0},
+    "playvirtual-perturbed": {"virtual_actions": "perturbed"},
+    "playvirtual-real-cycle": {"real_cycle": True},
+}
+
+
+def test_where_the_table_is_silent() -> None:
+    found = {f.name: value for f, _, value in leaves(PONG)}
+    assert {name: found[name] for name in SILENT} == SILENT
+
+
+@pytest.mark.parametrize("task", ["atari/pong", "dmc/walker-walk"])
+@pytest.mark.parametrize("method", ABLATIONS)
+def test_ablations(method: str, task: str) -> None:
+    changed = {name: value for name, (_, value) in differences(build(task), build(task, method=method)).items()}
+    changed.pop("method", None)
+    assert changed == ABLATIONS[method]
+
+
 def test_rows_that_are_structure() -> None:
     """Optimizer: Adam. Update: distributional Q. Dueling: true. Exploration: noisy nets."""
     agent = Rainbow(PONG, (4, 84, 84), DiscreteActions(6))

@@ -40,6 +40,28 @@ ROWS: dict[str, dict[str, Any]] = {
     "tested every 5k environment steps": {"eval_every": 5_000},
     "projection and prediction head": {"projection_hidden": 512},
     "encoder": {"channels": (64, 64, 64, 64), "encoder_tanh": True},
+    # In neither, but in the released code.
+    "colours, a first frame that is repeated": {"grayscale": False, "stack_fill": "repeat"},
+    "rewards as they are": {"reward_clip": 0.0, "life_loss_is_terminal": False},
+    "the suite's own time limit": {"max_episode_frames": 0},
+    "filters of 3 × 3": {"kernel_sizes": (3, 3, 3, 3), "strides": (2, 1, 1, 1)},
+    "sizes": {"latent": 50, "hidden": 1024, "dynamics_hidden": 512},
+    "log σ": {"log_std_min": -10.0, "log_std_max": 2.0},
+    "one update per agent step": {"updates_per_step": 1.0},
+    "Adam's own ε": {"adam_eps": 1e-8},
+    "one optimizer of the auxiliary objective": {"separate_encoder_optimizer": False, "target_projection": "copy"},
+    "gradient norm of the auxiliary update": {"max_grad_norm": 10.0},
+    "actor every second update": {"actor_period": 2},
+    "τ of the critic's target encoder": {"encoder_tau": 0.05},
+    "the mean action is evaluated": {"eval_epsilon": 0.0, "eval_envs": 10},
+    "the objective beside Eq. 2 and 4": {
+        "metric": "projection",
+        "latent_distance": "cosine",
+        "constraint": "end",
+        "virtual_actions": "uniform",
+        "cycle_trains_forward": True,
+        "real_cycle": False,
+    },
 }
 ACTION_REPEATS = {
     "finger-spin": 2,

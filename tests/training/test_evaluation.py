@@ -1,12 +1,19 @@
 """Evaluation plays every episode that it starts, in any number of envs, with the same result."""
 
+from contextlib import closing
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config.build import build
-from playvirtual.training.evaluation import evaluation_seeds, play_episodes
+from playvirtual.envs.env import ActionSpace, Frames
+from playvirtual.envs.vector import EnvStep, SyncVectorEnv
+from playvirtual.training.evaluation import WatchedStep, evaluate, evaluation_seeds, play_episodes
+from playvirtual.training.training_env import TrainingEnv
 
 CONFIG = build("toy/catch").environment
 
@@ -72,3 +79,109 @@ def test_watched_steps_own_their_arrays() -> None:
     assert len(steps) > 2
     assert len({step.action.tobytes() for step in steps}) == len(steps)
     assert len({step.observation.tobytes() for step in steps}) > 1
+
+
+class Story:
+    """An episode of 1 to 5 steps that its seed decides; a frame tells seed and time, a reward seed and action."""
+
+    frame_shape = (1, 2, 2)
+
+    def __init__(self) -> None:
+        self.action_space: ActionSpace = spaces.Discrete(10)
+
+    def reset(self, seed: int) -> None:
+        self._seed, self._time = seed, 0
+
+    def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
+        self._time += 1
+        done = self._time == length(self._seed)
+        # A lost life in the middle of an episode is terminated and not done.
+        return EnvStep(reward(self._seed, int(action)), done or self._time == 2, done)
+
+    def frame(self) -> Frames:
+        return np.full(self.frame_shape, shown(self._seed, self._time), np.uint8)
+
+    def render(self) -> Frames:
+        return np.zeros((2, 2, 3), np.uint8)
+
+    def close(self) -> None: ...
+
+
+def length(seed: int) -> int:
+    return 1 + seed * 7 % 5
+
+
+def reward(seed: int, action: int) -> float:
+    return 100.0 * action - seed  # far beyond any clipping
+
+
+def shown(seed: int, time: int) -> int:
+    return 10 * seed + time
+
+
+def choose(stack: list[int]) -> int:
+    """An action that depends on every frame of an observation."""
+    return sum((i + 1) * frame for i, frame in enumerate(stack)) % 10
+
+
+def told(seed: int, depth: int, fill: str) -> list[tuple[list[int], int, float, bool]]:
+    """An episode by itself: observation, action, reward and whether it was the last step."""
+    frames = [shown(seed, 0)] * depth if fill == "repeat" else [0] * (depth - 1) + [shown(seed, 0)]
+    steps = []
+    for time in range(1, length(seed) + 1):
+        action = choose(frames[-depth:])
+        steps.append((frames[-depth:], action, reward(seed, action), time == length(seed)))
+        frames.append(shown(seed, time))
+    return steps
+
+
+@pytest.mark.parametrize("fill", ["zeros", "repeat"])
+@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 6), (3, 12), (5, 5), (4, 2)])
+def test_each_episode_is_what_it_is_by_itself(num_envs: int, episodes: int, fill: str) -> None:
+    seeds, depth = [3 + 2 * i for i in range(episodes)], 3
+    config = replace(CONFIG, frame_stack=depth, stack_fill=fill)
+    env = SyncVectorEnv([Story() for _ in range(num_envs)], action_repeat=1, max_frames=0)
+    asked: list[list[int]] = []
+    watched: list[WatchedStep] = []
+
+    def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        stacks = [observation[:, 0, 0].tolist() for observation in observations]
+        asked.extend(stacks)
+        return np.array([choose(stack) for stack in stacks])
+
+    returns = play_episodes(policy, env, config, seeds, watched.append)
+    stories = {seed: told(seed, depth, fill) for seed in seeds}
+    assert returns == [sum(step[2] for step in stories[seed]) for seed in seeds]
+    expected = [stack for seed in seeds for stack, *_ in stories[seed]]
+    assert sorted(asked) == sorted(expected)  # every step of every episode once, and of no env that waits
+    first = [(s.observation[:, 0, 0].tolist(), int(s.action), s.reward, s.done) for s in watched]
+    played = [seed for seed in seeds if stories[seed][0] in first]  # by the first env
+    assert played[0] == seeds[0]
+    assert first == [step for seed in played for step in stories[seed]]
+    assert (len(played) == episodes) == (num_envs == 1)
+
+
+def test_an_evaluation_has_the_episodes_that_it_is_asked_for() -> None:
+    """Whatever the number of envs; its seeds depend on the run's seed and on the step."""
+    config = build("toy/catch", eval_envs=4)
+
+    def still(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        largest.append(len(observations))
+        return np.ones(len(observations), np.int64)
+
+    found = {}
+    for episodes in (3, 4, 30):
+        largest: list[int] = []
+        found[episodes] = evaluate(still, config, episodes=episodes, seed=1, step=50)
+        assert len(found[episodes]) == episodes
+        assert max(largest) == min(4, episodes)
+    assert found[4][:3] == found[3]
+    others = [evaluate(still, config, episodes=30, seed=seed, step=step) for seed, step in ((1, 51), (2, 50))]
+    assert found[30] not in others
+
+
+def test_seeds_of_evaluation_are_not_those_of_training() -> None:
+    with closing(TrainingEnv(build("toy/catch", seed=3))) as env:
+        assert not set(evaluation_seeds(3, 0, 100)) & {env.episode_seed(episode) for episode in range(100)}
+    assert not set(evaluation_seeds(3, 1000, 100)) & set(evaluation_seeds(3, 2000, 100))
+    assert all(0 <= seed < 2**31 for seed in evaluation_seeds(3, 0, 100))
