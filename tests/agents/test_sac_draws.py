@@ -183,6 +183,21 @@ def test_virtual_actions_differ_between_updates_samples_trajectories_and_steps()
     virtual = torch.stack([one.virtual for one in drawn if one is not None and one.virtual is not None])
     assert virtual.shape == (2, N, M, K, A)
     assert len(set(virtual.flatten().tolist())) == virtual.numel()
+    assert float(virtual.abs().max()) <= 1
+    assert float(virtual.std()) == pytest.approx(3**-0.5, abs=0.03)  # uniform in [−1, 1]
+
+
+def test_perturbed_actions_are_the_recorded_ones_with_noise_of_the_scale_asked_for() -> None:
+    agent, learned = agent_of("playvirtual-perturbed", sigma=0.1), batch()
+    assert learned.sequences is not None
+    recorded = torch.linspace(-0.5, 0.5, N * K * A).view(N, K, A)
+    inputs = agent.draw(learned._replace(sequences=learned.sequences._replace(actions=recorded))).auxiliary
+    assert inputs is not None
+    assert inputs.virtual is not None
+    noise = inputs.virtual - recorded[:, None]  # (N, M, K, A)
+    assert len(set(noise.flatten().tolist())) > 0.99 * noise.numel()
+    assert float(noise.std()) == pytest.approx(0.1, abs=0.015)
+    assert float(noise.mean((0, 2, 3)).abs().max()) < 0.03
 
 
 def test_no_target_network_has_a_gradient_or_is_trained() -> None:

@@ -161,6 +161,20 @@ def test_a_method_changes_what_it_says_and_nothing_else(method: str, task: str) 
         assert value == method_changes(method)[name]
 
 
+def test_single_options_have_the_last_word() -> None:
+    """Over the preset, which changes the noise and the target, and over the method, which changes K and M."""
+    options = {"noisy_sigma": 0.3, "K": 2, "M": "3"}
+    config = build("atari/pong", preset="reference", method="rl", **options)
+    found = {f.name: value for f, _, value in leaves(config)}
+    assert {name: found[name] for name in options} == options
+    assert found["target_moment"] == "before-step"
+
+
+def test_multiples_of_the_number_of_actions() -> None:
+    counts = {"12": 12, "2A": 12, "0.5A": 3, "0.1A": 1, "0.01A": 1, "0A": 0, "0": 0}
+    assert {M: num_virtual(M, 6) for M in counts} == counts
+
+
 def test_every_method_is_explained() -> None:
     assert all(method_note(method) for method in method_names())
 

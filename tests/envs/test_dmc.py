@@ -144,11 +144,26 @@ def test_actions_are_scaled_to_the_tasks_bounds(monkeypatch):
     step = control.Environment.step
     monkeypatch.setattr(control.Environment, "step", lambda env, action: given.append(action) or step(env, action))
     task.reset(0)
-    for value in (-1, 0, 1):
+    for value in (-1, 0, 1, 7, -7):
         task.step(np.full(12, value, np.float32))
     bounds = suite.load("quadruped", "walk").action_spec()
-    assert (bounds.maximum != 1).any()
-    assert np.allclose(given, [bounds.minimum, (bounds.minimum + bounds.maximum) / 2, bounds.maximum])
+    low, high = bounds.minimum, bounds.maximum
+    assert (high != 1).any()
+    assert np.allclose(given, [low, (low + high) / 2, high, high, low])  # what lies beyond is clipped
+    task.close()
+
+
+@drawn
+def test_a_task_that_ends_itself_is_terminated():
+    """LQR ends where it has come to rest."""
+    task = DMControl("lqr-lqr_2_1", 8, grayscale=True)
+    task.reset(0)
+    assert task.step(np.zeros(1, np.float32))[1:] == (False, False)
+    with task._env.physics.reset_context():
+        task._env.physics.data.qpos[:] = 0
+    step = task.step(np.zeros(1, np.float32))
+    assert step[1:] == (True, True)
+    assert step.reward == pytest.approx(1.0)
     task.close()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playvirtual.envs.image import enlarge, resize_area, to_gray
+from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
 
 
 def test_area_means_over_whole_pixels():
@@ -35,3 +35,15 @@ def test_gray_is_luma():
 def test_enlarge_repeats_pixels_in_three_channels():
     assert enlarge(np.array([[[7], [8]]], np.uint8), 2)[..., 1].tolist() == [[7, 7, 8, 8], [7, 7, 8, 8]]
     assert enlarge(np.zeros((4, 5, 1), np.uint8), 3).shape == (12, 15, 3)
+
+
+def test_rows_stay_rows_when_an_image_is_not_square():
+    image = np.array([[0, 20, 100, 120], [40, 60, 140, 160]], np.uint8)[..., None]
+    assert resize_area(image, 2)[..., 0].tolist() == [[10, 110], [50, 150]]
+
+
+def test_channels_come_first_and_rows_before_columns():
+    image = np.arange(2 * 3 * 2, dtype=np.uint8).reshape(2, 3, 2)
+    first = channels_first(image)
+    assert first.tolist() == [[[0, 2, 4], [6, 8, 10]], [[1, 3, 5], [7, 9, 11]]]
+    assert first.flags.c_contiguous

@@ -1,6 +1,8 @@
 """Random shifts, random crops and random intensity."""
 
+import pytest
 import torch
+from torch import Tensor
 
 from playvirtual.replay import ImageRandoms, RandomCrop, RandomShift
 from playvirtual.replay.augmentation import intensity
@@ -70,3 +72,43 @@ def test_split_random_numbers_are_consecutive() -> None:
     assert (len(first.offsets), len(second.noise)) == (2, 5)
     assert torch.equal(torch.cat([first.offsets, second.offsets]), randoms.offsets)
     assert torch.equal(torch.cat([first.noise, second.noise]), randoms.noise)
+
+
+@pytest.mark.parametrize("augment", [RandomShift(2, 0.2), RandomCrop(7, 5, 0.2)])
+def test_a_view_pixel_by_pixel(augment: RandomShift | RandomCrop) -> None:
+    """Each view has the shift and the intensity of its own random numbers; beyond the border the border repeats."""
+    images = torch.randint(256, (3, 2, 7, 7), dtype=torch.uint8, generator=seeded())
+    offsets, noise = torch.tensor([[0, 2], [1, 0], [2, 1]]), torch.tensor([0.5, -3.0, -1.0])
+    factors, corner = (1.1, 0.6, 0.8), 2 if isinstance(augment, RandomShift) else 0
+    found = augment(images, ImageRandoms(offsets, noise))
+    assert found.shape == ((3, 2, 7, 7) if corner else (3, 2, 5, 5))
+
+    def pixel(n: int, c: int, row: int, column: int) -> float:
+        down, right = offsets[n].tolist()
+        row, column = min(max(row + down - corner, 0), 6), min(max(column + right - corner, 0), 6)
+        return factors[n] * int(images[n, c, row, column]) / 255
+
+    size = found.shape[-1]
+    expected = [[[[pixel(n, c, i, j) for j in range(size)] for i in range(size)] for c in range(2)] for n in range(3)]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("augment", [RandomShift(2, 0.05), RandomCrop(12, 8, 0.05)])
+def test_every_image_has_random_numbers_of_its_own(augment: RandomShift | RandomCrop) -> None:
+    generator = seeded()
+    draws = [augment.draw(1000, CPU, generator) for _ in range(2)]
+
+    def share(equal: Tensor) -> float:
+        return float(equal.float().mean())
+
+    for offsets, noise in draws:
+        counts = torch.stack([offsets[:, axis].bincount(minlength=5) for axis in (0, 1)])
+        assert counts.shape == (2, 5)
+        assert bool(((counts - 200).abs() < 60).all())  # each of the five is drawn equally often
+        assert share(offsets[:, 0] == offsets[:, 1]) == pytest.approx(0.2, abs=0.06)
+        assert share((offsets[1:] == offsets[:-1]).all(1)) == pytest.approx(0.04, abs=0.03)
+        assert len(noise.unique()) > 990
+        assert float(noise.mean()) == pytest.approx(0.0, abs=0.15)
+        assert float(noise.std()) == pytest.approx(1.0, abs=0.1)
+    assert share((draws[0].offsets == draws[1].offsets).all(1)) == pytest.approx(0.04, abs=0.03)
+    assert not torch.equal(draws[0].noise, draws[1].noise)

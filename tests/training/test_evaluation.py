@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config.build import build
-from playvirtual.envs.env import ActionSpace, Frames
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.vector import EnvStep, SyncVectorEnv
 from playvirtual.training.evaluation import WatchedStep, evaluate, evaluation_seeds, play_episodes
 from playvirtual.training.training_env import TrainingEnv
@@ -116,7 +116,7 @@ def reward(seed: int, action: int) -> float:
 
 
 def shown(seed: int, time: int) -> int:
-    return 10 * seed + time
+    return (10 * seed + time) % 256
 
 
 def choose(stack: list[int]) -> int:
@@ -178,6 +178,22 @@ def test_an_evaluation_has_the_episodes_that_it_is_asked_for() -> None:
     assert found[4][:3] == found[3]
     others = [evaluate(still, config, episodes=30, seed=seed, step=step) for seed, step in ((1, 51), (2, 50))]
     assert found[30] not in others
+
+
+def test_training_and_evaluation_tell_environments_which_of_them_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Atari a lost life is terminated in training alone."""
+    asked: list[tuple[str, int, bool]] = []
+
+    def make(name: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> SyncVectorEnv:
+        asked.append((name, num_envs, training))
+        return SyncVectorEnv([Story() for _ in range(num_envs)], action_repeat=1, max_frames=0)
+
+    family = envs.registry.EnvFamily(tasks=("one",), make_vector=make, actions="discrete")
+    monkeypatch.setitem(envs.registry.FAMILIES, "story", family)
+    config = build("story/one", eval_envs=3)
+    evaluate(lambda o: np.zeros(len(o), np.int64), config, episodes=2, seed=1)
+    TrainingEnv(config).close()
+    assert asked == [("one", 2, False), ("one", 1, True)]
 
 
 def test_seeds_of_evaluation_are_not_those_of_training() -> None:

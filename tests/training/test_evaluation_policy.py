@@ -65,6 +65,18 @@ def test_seed_and_step_decide_the_random_actions() -> None:
     assert found[0] != found[3]
 
 
+def test_every_evaluation_of_a_run_has_episodes_of_its_own() -> None:
+    """Standing still catches the balls that fall onto the paddle: seeds decide which."""
+    found = []
+    for step in (0, 0, 5):
+        with trainer_of(eval_episodes=60) as trainer:
+            trainer.step = step
+            found.append(trainer.evaluate(lambda observations: np.ones(len(observations), np.int64)))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+    assert [len(returns) for returns in found] == [60] * 3
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])  # which is for discrete actions
 def test_continuous_actions_are_the_mean_in_evaluation_and_drawn_in_training(epsilon: float) -> None:
     with trainer_of("toy/reach", eval_epsilon=epsilon, eval_episodes=2, eval_envs=1) as trainer:

@@ -55,6 +55,37 @@ def test_schedules_are_those_of_the_step_that_an_update_belongs_to(unit: str, fr
     assert len(set(expected)) > 5  # it moves; after 100 frames it is at its maximum
 
 
+def test_the_agent_acts_from_the_step_on_in_which_it_learns_first() -> None:
+    with closing(Trainer(pv.build("toy/reach", **{**OPTIONS, "method": "rl", "K": 0}))) as trainer:
+        act, acted = trainer.agent.act, []
+
+        def recorded(observation: Any, explore: bool = False) -> Any:
+            assert explore
+            acted.append(trainer.step)
+            return act(observation, explore)
+
+        trainer.agent.act = recorded  # type: ignore[method-assign]
+        trainer.train(24)
+        assert acted == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+def test_random_play_is_uniform(task: str) -> None:
+    with closing(Trainer(pv.build(task, device="cpu", learning_starts=500, steps=1000))) as trainer:
+        trainer.train(400)
+        played = trainer.replay.actions[trainer.replay.has_action]
+    assert len(played) == 400
+    if task == "toy/catch":
+        assert all(abs(int(count) - 133) < 40 for count in played.bincount(minlength=3))
+        assert played.unique().tolist() == [0, 1, 2]
+        return
+    assert len(set(played.flatten().tolist())) == 800
+    for dimension in played.T.double():
+        assert float(dimension.abs().max()) <= 1
+        assert float(dimension.mean()) == pytest.approx(0.0, abs=0.12)
+        assert float(dimension.std()) == pytest.approx(3**-0.5, abs=0.06)
+
+
 def test_parts_are_due_in_turn_from_the_first_update_on() -> None:
     periods = {f"{part}_period": period for part, period in PERIODS.items()}
     with closing(Trainer(pv.build("toy/reach", **OPTIONS, **periods))) as trainer:
