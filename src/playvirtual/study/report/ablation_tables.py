@@ -20,6 +20,7 @@ from playvirtual.study.settings import changes
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row
 
 MAIN_METHODS = ("rl", "spr", "playvirtual")
+PAPER_SUITES = ("atari100k", "dmc100k")  # that the paper's ablations are of
 
 
 def ablation_tables(sections: Sequence[Section]) -> list[Table]:
@@ -35,28 +36,37 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
     sections = [section for section in found if _has_runs(experiment, section, preset)]
     if not sections:
         return None
-    paper = {(a.study, a.setting): a for a in published.ablations()}
     columns, quiet = ["setting"], set()
     for section in sections:
         columns += [f"{section.title}, {_measure(section)}", "tasks × runs"]
-        if section.suite in ("atari100k", "dmc100k"):
+        if section.suite in PAPER_SUITES:
             quiet.add(len(columns))
             columns.append("paper")
-    rows = []
+    rows, notes = [], dict[str, dict[str, None]]()  # note → what it is of, in order
     for row in experiment.rows:
         cells = [row.label]
         for section in sections:
             cells += _cells(row, section, preset)
-            if section.suite in ("atari100k", "dmc100k"):
-                entry = paper[row.published] if row.published else None
-                values = (entry.atari100k_median_hns_pct, entry.dmc100k_median_score) if entry else (None, None)
-                value = values[0] if section.family == "atari" else values[1]
+            if section.suite in PAPER_SUITES:
+                value, note = paper_number(row, section.family)
                 cells.append("—" if value is None else f"{value:.1f}")
+                if note:
+                    notes.setdefault(note, {})[f"{row.label}, {section.title}"] = None
         if any(cell != "—" for cell in cells[1:]):
             rows.append(tuple(cells))
     note = f"Layout of the paper's {experiment.source}. Each row is over the tasks that its runs have."
+    note += "".join(f" {'; '.join(names)}: {text}." for text, names in notes.items())
     note += "".join(section.unlike_paper for section in sections)
     return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
+
+
+def paper_number(row: Row, family: str) -> tuple[float | None, str]:
+    """The paper's number of the row's setting on atari or dmc, if it has one, and what to know of it."""
+    if row.published is None:
+        return None, ""
+    paper = {(a.study, a.setting): a for a in published.ablations()}
+    shown = row.published_dmc if family == "dmc" and row.published_dmc else row.published
+    return paper[shown].value(family), paper[row.published].note(family)
 
 
 def _measure(section: Section) -> str:
