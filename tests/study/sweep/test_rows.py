@@ -29,7 +29,7 @@ PAPER: dict[str, dict[str, tuple[dict[str, Any], float | None, float | None]]] =
         "Baseline w/o Pred": (RL, 33.4, 680.0),
         "Baseline": (SPR, 37.1, 723.0),  # the table prints 728.0, which is K = 9
         "Baseline+BDM": ({**SPR, "real_cycle": True}, 38.4, 741.0),
-        "Baseline+BDM (backward prediction)": ({**SPR, "backward_prediction": True}, 38.4, 741.0),
+        "Baseline+BDM (prediction)": ({**SPR, "backward_prediction": True}, 38.4, 741.0),
         "PlayVirtual": ({}, 47.2, 797.0),
     },
     "ablation-k": {
@@ -150,7 +150,7 @@ def test_the_baseline_of_dmcontrol_stands_beside_the_number_of_its_own_K(tmp_pat
     assert "| Baseline w/o Pred | 600.0 | 1 × 1 | 680.0 |" in table
     assert "Baseline w/o Pred, DMControl-100k: the paper has 680.0 in its table of effectiveness and 664.0" in table
     assert "| Baseline+BDM | 710.0 | 1 × 1 | 741.0 |" in table
-    both = "Baseline+BDM, DMControl-100k; Baseline+BDM (backward prediction), DMControl-100k: which loss trains"
+    both = "Baseline+BDM and Baseline+BDM (prediction), DMControl-100k: which loss trains"
     assert both in table
     assert table.count("which loss trains") == 1
 

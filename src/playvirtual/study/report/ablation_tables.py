@@ -42,7 +42,7 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
         if section.suite in PAPER_SUITES:
             quiet.add(len(columns))
             columns.append("paper")
-    rows, notes = [], dict[str, dict[str, None]]()  # note → what it is of, in order
+    rows, notes = [], dict[str, tuple[dict[str, None], dict[str, None]]]()  # note → the rows and sections it is of
     for row in experiment.rows:
         cells = [row.label]
         for section in sections:
@@ -51,11 +51,14 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
                 value, note = paper_number(row, section.family)
                 cells.append("—" if value is None else f"{value:.1f}")
                 if note:
-                    notes.setdefault(note, {})[f"{row.label}, {section.title}"] = None
+                    labels, titles = notes.setdefault(note, ({}, {}))
+                    labels[row.label] = titles[section.title] = None
         if any(cell != "—" for cell in cells[1:]):
             rows.append(tuple(cells))
-    note = f"Layout of the paper's {experiment.source}. Each row is over the tasks that its runs have."
-    note += "".join(f" {'; '.join(names)}: {text}." for text, names in notes.items())
+    layout = "Layout of the paper's" if experiment.source.startswith("Table") else "From the paper's"
+    note = f"{layout} {experiment.source}. Each row is over the tasks that its runs have."
+    for text, (labels, titles) in notes.items():
+        note += f" {' and '.join(labels)}, {' and '.join(titles)}: {text}."
     note += "".join(section.unlike_paper for section in sections)
     return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
 

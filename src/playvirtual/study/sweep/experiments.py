@@ -111,7 +111,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 _baseline("effectiveness", "spr (baseline)"),
                 Row("Baseline+BDM", "spr-bdm", published=("effectiveness", "spr-bdm")),
                 Row(
-                    "Baseline+BDM (backward prediction)",
+                    "Baseline+BDM (prediction)",
                     "spr-bdm-prediction",
                     published=("effectiveness", "spr-bdm"),
                 ),
