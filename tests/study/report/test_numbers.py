@@ -12,6 +12,7 @@ import pytest
 
 from playvirtual.study.report import score_tables
 from playvirtual.study.report.ablation_tables import ablation_tables
+from playvirtual.study.report.analysis_tables import analysis_tables, complexity_table
 from playvirtual.study.report.completeness import listings, summary
 from playvirtual.study.report.records import collect, read
 from playvirtual.study.report.sections import Section, sections
@@ -232,6 +233,56 @@ def test_ablations_are_medians_over_the_tasks_of_means_over_seeds(tmp_path: Path
     means = [fmean(values) for values in returns.values()]
     assert (point(rows["SPR, K = 3"][3]), *rows["SPR, K = 3"][4:]) == (median(means), "3 × 2", "725.0")
     assert (point(rows["SPR, K = 6"][3]), *rows["SPR, K = 6"][4:]) == (median(means) + 50.0, "3 × 2", "723.0")
+
+
+def test_ablations_take_runs_of_their_own_preset(tmp_path: Path) -> None:
+    for preset, score in (("paper", 100.0), ("reference", 200.0)):
+        write_run(tmp_path / f"n-{preset}", "dmc/cheetah-run", "playvirtual-nd", 1, score, preset=preset)
+        write_run(tmp_path / f"p-{preset}", "dmc/cheetah-run", "playvirtual", 1, score + 1.0, preset=preset)
+    tables = {table.name: table for table in ablation_tables(sections(collect([tmp_path])[0]))}
+    for name, score in (("ablation-no-dm-update", 100.0), ("ablation-no-dm-update-reference", 200.0)):
+        rows = by_first(tables[name])
+        assert rows["PlayVirtual-ND"] == (f"{score:.1f}", "1 × 1", "777.5")
+        assert rows["PlayVirtual"] == (f"{score + 1:.1f}", "1 × 1", "797.0")
+
+
+def test_analyses_are_means_and_sample_deviations_beside_the_papers(tmp_path: Path) -> None:
+    """The paper's errors are of an encoder without tanh, which preset reference has."""
+    errors = {
+        ("paper", "spr"): (0.02, 0.05),
+        ("reference", "spr"): (0.1, 0.3),
+        ("reference", "playvirtual"): (0.2, 0.5),
+    }
+    for (preset, method), values in errors.items():
+        for seed, error in enumerate(values, 1):
+            run = tmp_path / preset / method / f"seed-{seed}"
+            write_run(run, "dmc/cheetah-run", method, seed, 400.0, preset=preset)
+            (run / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": error}}))
+    for seed, score in ((1, 450.0), (2, 460.0)):
+        encoder = str(tmp_path / "paper" / "spr" / f"seed-{seed}")
+        write_run(tmp_path / f"f{seed}", "dmc/cheetah-run", "rl", seed, score, encoder_from=encoder)
+        write_run(tmp_path / f"n{seed}", "dmc/cheetah-run", "rl", seed, score - 100.0)
+    dynamics, frozen = analysis_tables(sections(collect([tmp_path])[0]))
+    assert [row[1:] for row in dynamics.rows] == [
+        ("spr", "0.0350 ± 0.0212", "2", "—"),
+        ("spr (reference)", "0.2000 ± 0.1414", "2", "0.0731"),
+        ("playvirtual (reference)", "0.3500 ± 0.2121", "2", "0.0672"),
+    ]
+    assert [row[1:] for row in frozen.rows] == [
+        ("none", "355.0 ± 7.07", "2", "388.0 ± 89.0"),
+        ("spr", "455.0 ± 7.07", "2", "478.0 ± 30.0"),
+    ]
+
+
+def test_probed_parameters_are_read_and_not_counted_again(tmp_path: Path) -> None:
+    """The run has no checkpoint to count from."""
+    write_run(tmp_path / "run", "atari/pong", "playvirtual", 1, -3.0)
+    assert complexity_table(sections(collect([tmp_path])[0])) is None
+    found = {"step": 100_000, "parameters": 123_456, "parameters_as_in_paper": 3_908_523}
+    (tmp_path / "run" / "probes.json").write_text(json.dumps({"complexity": found}))
+    table = complexity_table(sections(collect([tmp_path])[0]))
+    assert table is not None
+    assert table.rows == [("atari/pong", "playvirtual", "123,456", "3,908,523", "3.91 M")]
 
 
 def test_scores_without_a_scale_are_put_into_the_range_of_the_runs(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None
     kind = section.agent_kind(task, row.method)
     if kind is None or row.actions not in ("any", action_kind(task, kind)):
         return None
-    own = changes(to_dict(assemble(task, row.method, preset, row.options, kind)))
+    own = _changes(task, row.method, preset, tuple(row.options.items()), kind)
     fixed = {"steps", *method_changes(row.method)}  # options that the whole study's do not override
     common = {name: value for name, value in section.common.items() if name not in fixed}
     wanted = {name: _plain(value) for name, value in {**common, **own}.items()}
@@ -114,6 +114,12 @@ def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None
         if (setting.method, setting.preset) == (row.method, preset) and has == wanted:
             return setting
     return None
+
+
+@cache  # a report asks for the same row in several tables
+def _changes(task: str, method: str, preset: str, options: tuple[tuple[str, Any], ...], kind: str) -> dict[str, Any]:
+    """What differs in a row's configuration from the defaults of its task, method and preset."""
+    return changes(to_dict(assemble(task, method, preset, dict(options), kind)))
 
 
 def _plain(value: Any) -> Any:
