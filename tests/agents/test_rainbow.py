@@ -77,9 +77,14 @@ def test_gradients_reach_what_the_method_says(method: str) -> None:
         return
     pred = reached(agent, losses["pred"])
     assert {name for name, hit in pred.items() if hit} == {"encoder", "head", "predictor", "forward_dynamics"}
-    if method == "spr":
+    if method in ("spr", "spr-bdm-prediction"):
         assert not losses["cyc"].any()
+    if method == "spr-bdm-prediction":
+        back = reached(agent, losses["backward_pred"])
+        assert {name for name, hit in back.items() if hit} == {"encoder", "head", "predictor", "backward_dynamics"}
+    if method in ("spr", "spr-bdm-prediction"):
         return
+    assert "backward_pred" not in losses
     expected = {"encoder", "head", "predictor", "forward_dynamics", "backward_dynamics"}
     if method == "playvirtual-nd":
         expected -= {"forward_dynamics"}
@@ -96,6 +101,8 @@ def test_gradients_reach_what_the_method_says(method: str) -> None:
         (("playvirtual", {"K": 0}), ("rl", {})),
         (("spr", {"K": 0}), ("rl", {})),
         (("playvirtual", {"real_cycle": True, "M": 0}), ("spr-bdm", {})),
+        (("playvirtual", {"backward_prediction": True, "M": 0}), ("spr-bdm-prediction", {})),
+        (("spr-bdm-prediction", {"K": 0}), ("rl", {})),
     ],
 )
 def test_limits_of_a_method_are_exactly_another_method(one: Any, other: Any) -> None:

@@ -192,7 +192,7 @@ def test_the_critic_trains_encoder_and_both_q() -> None:
     assert changed(before, weights_of(agent)) == {"critic.encoder", "critic.q1", "critic.q2"}
 
 
-METHODS_WITH_A_CYCLE = [m for m in method_names() if m not in ("rl", "spr")]
+METHODS_WITH_A_CYCLE = [m for m in method_names() if m not in ("rl", "spr", "spr-bdm-prediction")]
 
 
 @pytest.mark.parametrize("method", METHODS_WITH_A_CYCLE)
@@ -214,6 +214,24 @@ def test_what_the_auxiliary_losses_train(method: str) -> None:
     agent.update_auxiliary(batch.sequences, draws.auxiliary, torch.ones(()))
     parts = {f"auxiliary.{part}" for part in ("forward_dynamics", "backward_dynamics", "projector", "predictor")}
     assert changed(before, weights_of(agent)) == parts | {"critic.encoder"}
+
+
+def test_backward_prediction_trains_the_backward_model_and_not_the_forward_one() -> None:
+    agent = small("spr-bdm-prediction")
+    batch = experience(K_of(agent))
+    draws, aux = agent.draw(batch), agent.auxiliary
+    assert batch.sequences is not None
+    assert draws.auxiliary is not None
+    losses = agent.auxiliary_losses(batch.sequences, draws.auxiliary)
+    assert list(losses) == ["pred", "backward_pred", "cyc"]
+    assert not losses["cyc"].any()
+    back = losses["backward_pred"].mean()
+    parts = ("backward_dynamics", "projector", "predictor")
+    assert all(reached(back, module) for module in (agent.encoder, *(aux[name] for name in parts)))
+    assert not reached(back, aux["forward_dynamics"])
+    metrics = agent.update_auxiliary(batch.sequences, draws.auxiliary, torch.ones(()))
+    torch.testing.assert_close(metrics["loss_backward_pred"], back)
+    torch.testing.assert_close(metrics["loss_auxiliary"], losses["pred"].mean() + back)  # λ_pred is 1
 
 
 @pytest.mark.parametrize(("method", "same"), [("rl", {"K": 0}), ("spr", {"M": 0})])

@@ -251,6 +251,128 @@ def test_models_may_be_plain_functions_of_state_and_action() -> None:
         torch.testing.assert_close(losses[0][name], losses[1][name])
 
 
+def test_backward_prediction_goes_from_the_last_recorded_state_back_to_the_first() -> None:
+    """Written out: z′_{t+K} = f(s_{t+K}), z′_{t+k} = b(z′_{t+k+1}, a_{t+k}), each against the target's view of s_{t+k}.
+
+    Forward prediction shares the target's views of s_{t+1} … s_{t+K−1} and has all that it has alone.
+    """
+    world = World()
+    objective = world.objective(world.virtual(M=0), backward_prediction=True)
+    inputs = objective.draw(world.actions)
+    assert inputs.last is not None
+    brightness = inputs.target.values.view(B, K + 1)  # s_t … s_{t+K}
+
+    def target(k: int) -> Tensor:
+        return world.g_m(world.f_m(world.observations[:, k] / 255 + brightness[:, k, None, None, None]))
+
+    z = world.f(world.observations[:, K] / 255 + inputs.last.values[:, None, None, None])
+    backward = torch.zeros(B)
+    for k in (2, 1, 0):
+        z = world.b(z, world.actions[:, k])
+        backward = backward + cosine_distance(world.q(world.g(z)), target(k))
+    z = world.f(world.observations[:, 0] / 255 + inputs.online.values[:, None, None, None])
+    forward = torch.zeros(B)
+    for k in range(K):
+        z = world.h(z, world.actions[:, k])
+        forward = forward + cosine_distance(world.q(world.g(z)), target(k + 1))
+    losses = objective(world.observations, world.actions, inputs=inputs)
+    assert list(losses) == ["pred", "backward_pred", "cyc"]
+    torch.testing.assert_close(losses["backward_pred"], backward)
+    torch.testing.assert_close(losses["pred"], forward)
+    assert losses["cyc"].tolist() == [0.0] * B
+
+
+def test_backward_prediction_by_hand() -> None:
+    """One number for a state, b(z, a) = z − a, d(x, y) = 2 − 2 cos of (x, 1) and (y, 1), K = 2.
+
+    s = 3, 5, 6 with a = 2, 1: from 6 back to 5 and 3, which is what was recorded. With a = 2, 4 it is 2 and 0.
+    """
+
+    def f(images: Tensor) -> Tensor:
+        return images[:, 0, 0, :1]  # the first pixel
+
+    def project(z: Tensor) -> Tensor:
+        return torch.cat([z, torch.ones_like(z)], 1)
+
+    class Plain(Brighten):
+        def __call__(self, images: Tensor, randoms: Brightness, source: Tensor | None = None) -> Tensor:
+            return (images if source is None else images[source]).float()
+
+    def h(z: Tensor, a: Tensor) -> Tensor:
+        return z + a[:, None]
+
+    def b(z: Tensor, a: Tensor) -> Tensor:
+        return z - a[:, None]
+
+    objective = SelfPrediction(
+        encoder=f, target_encoder=f, augment=Plain(), projector=project, target_projector=project,
+        predictor=nn.Identity(), forward=h, K=2, backward_prediction=True, lambda_pred=3.0,
+        virtual=VirtualTrajectories(forward=h, backward=b, actions=spaces.Discrete(5), K=2, M=0),
+    )  # fmt: skip
+    observations = torch.tensor([3, 5, 6], dtype=torch.uint8).view(1, 3, 1, 1, 1).expand(2, 3, 1, 1, 1)
+    losses = objective(observations, torch.tensor([[2, 1], [2, 4]]))
+    far = 2 - 2 * (2 * 5 + 1) / math.sqrt(5 * 26) + 2 - 2 * (0 * 3 + 1) / math.sqrt(1 * 10)
+    torch.testing.assert_close(losses["backward_pred"], torch.tensor([0.0, far]), atol=1e-6, rtol=1e-6)
+    total = objective.total(losses, 1.0)
+    torch.testing.assert_close(total, 3.0 * (losses["pred"] + torch.tensor([0.0, far])))
+
+
+def test_backward_prediction_counts_where_the_whole_sequence_is_in_the_episode() -> None:
+    world = World()
+    objective = world.objective(world.virtual(M=0), backward_prediction=True)
+    inputs = objective.draw(world.actions)
+    mask = torch.ones(B, K + 1)
+    mask[1, K:] = 0  # the state that it would start in belongs to another episode
+    mask[2] = 0
+    whole = objective(world.observations, world.actions, inputs=inputs)["backward_pred"]
+    masked = objective(world.observations, world.actions, mask, inputs=inputs)["backward_pred"]
+    assert masked[[1, 2]].tolist() == [0.0, 0.0]
+    assert masked[[0, 3]].equal(whole[[0, 3]])
+    assert (whole > 0).all()
+
+
+@pytest.mark.parametrize("metric", ["projection", "latent"])
+def test_backward_prediction_beside_cycles_changes_neither_them_nor_forward_prediction(metric: str) -> None:
+    """The same views given, all other losses are those without it; cycles may be compared in the latent space."""
+    world = World()
+    heads = {} if metric == "projection" else {"projector": None, "predictor": None, "target_projector": None}
+    plain = world.objective(world.virtual(**heads), real_cycle=True)
+    both = world.objective(world.virtual(**heads), real_cycle=True, backward_prediction=True)
+    inputs = both.draw(world.actions)
+    views = inputs.target.values
+    recorded, cycles = views[: B * (K + 1)].view(B, K + 1), views[B * (K + 1) :]
+    same = inputs._replace(target=Brightness(torch.cat([recorded[:, 1:].flatten(), cycles])), last=None)
+    found = both(world.observations, world.actions, inputs=inputs)
+    expected = plain(world.observations, world.actions, inputs=same)
+    for name in ("pred", "cyc"):
+        torch.testing.assert_close(found[name], expected[name])
+    assert "backward_pred" not in expected
+
+
+def test_backward_prediction_draws_two_views_more_and_nothing_else_differently() -> None:
+    """One of s_{t+K} for the online encoder and one of s_t for the target's; without it the draws are as they were."""
+    world = World()
+    drawn = [
+        world.objective(world.virtual(), backward_prediction=on).draw(
+            world.actions, torch.Generator().manual_seed(1), num_rl=3, num_rl_target=7
+        )
+        for on in (False, True)
+    ]
+    assert [len(inputs.target.values) for inputs in drawn] == [7 + B * (K + M), 7 + B * (K + M + 1)]
+    assert [len(inputs.last.values) for inputs in drawn if inputs.last is not None] == [0, B]
+    plain = torch.Generator().manual_seed(1)
+    numbers = torch.rand(B + 3 + 7 + B * (K + M), generator=plain)
+    off = drawn[0]
+    assert torch.cat([off.online.values, off.rl.values, off.target.values]).equal(numbers)
+    assert off.virtual is not None
+    assert off.virtual.equal(world.virtual().draw(B, torch.device("cpu"), plain))
+
+
+def test_backward_prediction_needs_a_backward_model() -> None:
+    with pytest.raises(ValueError, match="backward_prediction: needs `virtual`, whose backward model it uses"):
+        World().objective(None, backward_prediction=True)
+
+
 def test_prediction_and_cycles_share_the_forward_model_and_the_horizon() -> None:
     world = World()
     for options in ({"forward": world.b, "K": K}, {"forward": world.h, "K": K + 1}):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ def test_tables_are_complete() -> None:
     assert len(published.human()) == len(published.random()) == 26
     assert {len(games) for games in published.atari_scores().values()} == {26}
     assert {len(games) for games in published.atari_stds().values()} == {26}
-    assert len(published.ablations()) == 44
+    assert len(published.ablations()) == 47
     assert len(published.analyses()) == 21
     for env_steps in published.DMC_BUDGETS:
         assert len(published.dmc_scores(env_steps)["playvirtual"]) == 6
@@ -28,8 +30,91 @@ def test_tables_hold_the_printed_numbers() -> None:
     assert published.atari_stds()["playvirtual"]["pong"] == 13.2
     assert published.dmc_scores(100_000)["spr"]["cheetah-run"] == 467
     assert published.dmc_stds(500_000)["playvirtual"]["ball_in_cup-catch"] == 5
-    assert published.ablations()[0] == ("effectiveness", "rl (baseline w/o pred)", 33.4, 680.0)
+    assert published.ablations()[0][:4] == ("effectiveness", "rl (baseline w/o pred)", 33.4, 680.0)
     assert published.ablations()[-1].atari100k_median_hns_pct is None  # action sampling: DMControl only
+
+
+def tally(column: Mapping[str, float], order: Sequence[str]) -> float:
+    """Σ n · (the n-th number of a column): another number for nearly every slip or swap of digits and rows."""
+    return round(sum(n * column.get(task, 0.0) for n, task in enumerate(order, 1)), 1)
+
+
+def test_every_atari_number_is_the_printed_one() -> None:
+    """The tallies are of the columns as the paper's source has them, its games in its order."""
+    columns = {"human": published.human(), "random": published.random(), **published.atari_scores()}
+    stds = {f"std of {name}": column for name, column in published.atari_stds().items()}
+    order = list(published.human())
+    assert (order[0], order[-1]) == ("alien", "up_n_down")
+    assert {name: tally(column, order) for name, column in {**columns, **stds}.items()} == {
+        "human": 5332819.0,
+        "random": 213534.7,
+        "simple": 1449365.9,
+        "der": 1068248.0,
+        "otr": 729945.0,
+        "curl": 1005134.6,
+        "drq": 984594.7,
+        "spr": 2202590.3,
+        "playvirtual": 1608860.7,
+        "std of spr_rerun": 507706.0,
+        "std of playvirtual": 714165.8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "tallies"),
+    [
+        (
+            100_000,
+            {
+                "planet": (2462, 1036),
+                "dreamer": (5736, 2241),
+                "sac_ae": (7568, 826),
+                "slac": (6846, 1390),
+                "curl": (11370, 1617),
+                "drq": (14136, 2333),
+                "spr": (13404, 3401),
+                "playvirtual": (14654, 1798),
+            },
+        ),
+        (
+            500_000,
+            {
+                "planet": (7876, 4690),
+                "dreamer": (16738, 2508),
+                "sac_ae": (15434, 1152),
+                "slac": (12555, 849),
+                "curl": (17731, 756),
+                "drq": (18523, 999),
+                "spr": (18661, 1004),
+                "playvirtual": (18837, 644),
+            },
+        ),
+    ],
+)
+def test_every_dmcontrol_number_is_the_printed_one(env_steps: int, tallies: dict[str, tuple[int, int]]) -> None:
+    means, stds = published.dmc_scores(env_steps), published.dmc_stds(env_steps)
+    order = ["finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch"]
+    assert list(means["playvirtual"]) == order
+    assert {method: (tally(means[method], order), tally(stds[method], order)) for method in means} == tallies
+
+
+def test_every_analysis_is_the_printed_one() -> None:
+    tasks = ("cartpole-swingup", "reacher-easy", "cheetah-run")
+    errors = {"spr": (0.2517, 0.3920, 0.0731), "playvirtual": (0.2357, 0.3633, 0.0672)}
+    frozen = {
+        "none": ((796, 60), (730, 185), (388, 89)),
+        "spr": ((839, 24), (517, 141), (478, 30)),
+        "playvirtual": ((847, 31), (828, 67), (512, 31)),
+    }
+    expected = {("dynamics_mse", t, m): (v, None) for m, row in errors.items() for t, v in zip(tasks, row, strict=True)}
+    expected |= {
+        ("frozen_encoder_score", t, m): v for m, row in frozen.items() for t, v in zip(tasks, row, strict=True)
+    }
+    sizes = {("cartpole-swingup", "spr"): 25.81, ("cartpole-swingup", "playvirtual"): 25.86}
+    sizes |= {("pong", "spr"): 3.83, ("pong", "playvirtual"): 3.91}
+    expected |= {("parameters_millions", task, method): (size, None) for (task, method), size in sizes.items()}
+    expected |= {("training_time_overhead_pct", f, "playvirtual"): (n, None) for f, n in (("atari", 6), ("dmc", 12))}
+    assert {(a.analysis, a.task, a.method): (a.value, a.std) for a in published.analyses()} == expected
 
 
 def test_tables_are_read_only() -> None:
@@ -127,6 +212,12 @@ def test_a_dmc_run_shorter_than_the_papers_says_so(steps: int, ends: list[str]) 
         f"the paper at {budget} environment steps: SPR† {spr:g}, PlayVirtual {ours:g}{end}"
         for budget, (spr, ours), end in zip(("100k", "500k"), paper, ends, strict=True)
     ]
+
+
+def test_a_summary_has_the_spread_of_the_episodes() -> None:
+    """1, 2, 3 and 6: mean 3, mean squared deviation (4 + 1 + 0 + 9) / 4 = 3.5."""
+    first = run_summary(build("toy/catch", seed=4), [1.0, 2.0, 3.0, 6.0]).splitlines()[0]
+    assert first == "toy/catch playvirtual, seed 4: score 3.00 ± 1.87 over 4 episodes"
 
 
 @pytest.mark.parametrize(("steps", "end"), [(40, "PlayVirtual 20.6; this run has 40 steps"), (100_000, "Virtual 20.6")])

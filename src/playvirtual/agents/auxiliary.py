@@ -20,9 +20,10 @@ from playvirtual.method.samplers import PolicyFunction
 from playvirtual.method.virtual import Features
 
 
-def num_views(config: ObjectiveConfig, actions: ActionSpace) -> int:
-    """The augmented views of s_t per sample that cycles come back to; 0: no cycle, and no backward model."""
-    return num_virtual(config.M, actions.size) + config.real_cycle if config.K else 0
+def has_backward_model(config: ObjectiveConfig, actions: ActionSpace) -> bool:
+    """Whether some loss needs the backward model: cycles along virtual or recorded actions, or backward prediction."""
+    used = num_virtual(config.M, actions.size) or config.real_cycle or config.backward_prediction
+    return bool(config.K and used)
 
 
 def make_objective(
@@ -71,6 +72,7 @@ def make_objective(
         K=c.K,
         virtual=virtual,
         real_cycle=c.real_cycle and virtual is not None,
+        backward_prediction=c.backward_prediction and virtual is not None,
         lambda_pred=c.lambda_pred,
         policy=policy,
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
-from playvirtual.agents.auxiliary import lambda_cyc_schedule, make_objective, num_views
+from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
 from playvirtual.agents.networks.rainbow import DuelingHead, RainbowEncoder
 from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
@@ -66,7 +66,7 @@ class Rainbow:
         if config.objective.K:
             self.online["predictor"] = nn.Linear(2 * c.hidden, 2 * c.hidden)
             self.online["forward_dynamics"] = self._make_dynamics()
-        if num_views(config.objective, self.action_space):
+        if has_backward_model(config.objective, self.action_space):
             self.online["backward_dynamics"] = self._make_dynamics()
         self.online.to(self.device)
         self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
@@ -164,9 +164,10 @@ class Rainbow:
         return self.objective.draw(batch.sequences.actions, self.generator, num_rl=B, num_rl_target=B)
 
     def losses(self, batch: RainbowBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """Per-sample losses (B,) named like their weights: rl, pred, cyc; beside them priority and q."""
+        """Per-sample losses (B,): rl and the objective's, which are pred and cyc; beside them priority and q."""
         B, sequences = len(batch.returns), batch.sequences
         z = self.objective.encode(sequences.observations, inputs)  # (B, …): z_t
+        z_last = self.objective.encode_last(sequences.observations, inputs)
         targets = self.objective.targets(sequences.observations, inputs, batch.next_observations)
         with torch.no_grad():
             z_next = self.encoder(self.augment(batch.next_observations, inputs.rl))
@@ -176,7 +177,7 @@ class Rainbow:
             next_probabilities = select(self.target_head(targets.rl).softmax(-1), best)  # (B, atoms)
             target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
         rl = categorical_loss(select(logits, sequences.actions[:, 0]).log_softmax(-1), target)
-        auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask)
+        auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
         q = self.q_values(logits.detach()).amax(1)
         return {"rl": rl.loss, **auxiliary, "priority": rl.priority, "q": q}
 
@@ -187,7 +188,7 @@ class Rainbow:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             losses = self.losses(batch, inputs)
         total = self.objective.total(losses, lambda_cyc, losses["rl"])
-        metrics = {f"loss_{name}": losses[name].detach().mean() for name in ("rl", "pred", "cyc")}
+        metrics = {f"loss_{name}": losses[name].detach().mean() for name in ("rl", *self.objective.loss_names)}
         return (batch.weights * total).mean(), {**metrics, **mean_and_range(losses["q"])}, losses["priority"]
 
     def update(self, batch: RainbowBatch, schedule: Schedule) -> Update:

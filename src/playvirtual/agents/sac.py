@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
-from playvirtual.agents.auxiliary import lambda_cyc_schedule, make_objective, num_views
+from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import (
     actor_loss,
     critic_loss,
@@ -118,7 +118,7 @@ class Sac:
         target_projector = make_target(ProjectionHead(c.latent, c.projection_hidden) if independent else projector)
         self.auxiliary.update({"forward_dynamics": forward, "projector": projector, "predictor": predictor})
         backward = None
-        if num_views(config.objective, actions):
+        if has_backward_model(config.objective, actions):
             backward = self.auxiliary["backward_dynamics"] = DenseDynamics(c.latent, actions, c.dynamics_hidden)
         self.momentum.update({"encoder": target_encoder, "projector": target_projector})
         self.auxiliary.to(self.device)
@@ -240,7 +240,7 @@ class Sac:
         }
 
     def auxiliary_losses(self, sequences: SequenceBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """pred and cyc, (B,)."""
+        """The objective's losses, which are pred and cyc, (B,)."""
         assert self.objective is not None
         losses: dict[str, Tensor] = self.objective(
             sequences.observations, sequences.actions, sequences.mask, inputs=inputs
@@ -298,8 +298,8 @@ class Sac:
             self.optimizers["auxiliary"].step()
         else:
             norm = self.clipped_adams["auxiliary"].step()["auxiliary"]
-        losses = {"loss_pred": means["pred"], "loss_cyc": means["cyc"], "loss_auxiliary": loss}
-        return {**losses, "grad_norm_auxiliary": norm}
+        losses = {f"loss_{name}": means[name] for name in self.objective.loss_names}
+        return {**losses, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
 
     def update_critic_target(self) -> None:
         """A soft update of the target critic's Q functions and encoder."""

@@ -21,7 +21,8 @@ Run every setting of a table of the paper, or of a grid of your own, on a suite 
 
 The same command does the rest of the work each time: finished runs are skipped, interrupted ones resume, failed
 ones are tried again. The flags of `playvirtual train` that set up a run hold for every run of the sweep, but where
-its row or method sets the same. Defaults shown for them are those of {task}; other tasks have others."""
+its row or method sets the same. Defaults shown for them are those of {task}; other tasks have others.
+Probes that a table needs are taken of every run once it is trained."""
 SWEEP_EXAMPLES = """\
 examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
@@ -67,9 +68,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", metavar="N", default="5", help="runs of each setting, seeds 1 to N (default: 5)")
     rows = "only these rows, by label or method: a,b,c, or 'a; b' where a label has a comma"
     parser.add_argument("--rows", metavar="NAMES", help=rows)
-    parser.add_argument(
-        "--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)"
-    )
+    presets = f"one of {', '.join(PRESETS)} (default: the experiment's, which is paper for most)"
+    parser.add_argument("--preset", metavar="NAME", help=presets)
     parser.add_argument("--out", default="runs", metavar="DIR", help="where the run folders go (default: runs)")
     parser.add_argument("--retries", default="1", metavar="N", help="further attempts of a failed run (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")

@@ -80,6 +80,7 @@ ATARI = Config(
         sigma=0.05,  # [S] the best of its table
         cycle_trains_forward=True,  # [S]
         real_cycle=False,  # [S]
+        backward_prediction=False,  # [S]
     ),
     agent=RAINBOW,
     replay=ReplayConfig(capacity=100_000, learning_starts=2_000),  # [T1]
@@ -300,7 +301,11 @@ registry.register_agent(
 METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "rl": ({"K": 0, "M": "0"}, "Rainbow or SAC alone, no prediction (K = 0)"),
     "spr": ({"M": "0"}, "with the forward prediction loss (M = 0)"),
-    "spr-bdm": ({"M": "0", "real_cycle": True}, "spr with a backward model on the recorded trajectories only"),
+    "spr-bdm": ({"M": "0", "real_cycle": True}, "spr with cycles along the recorded actions only"),
+    "spr-bdm-prediction": (
+        {"M": "0", "backward_prediction": True},
+        "spr with a backward model that predicts the recorded past: the other reading of spr-bdm",
+    ),
     "playvirtual": ({}, "the paper's method: cycles over virtual trajectories"),
     "playvirtual-nd": ({"cycle_trains_forward": False}, "the cycle loss does not train the forward model"),
     "playvirtual-latent": ({"metric": "latent"}, "the cycle is compared in the latent space"),

@@ -40,6 +40,10 @@ class ObjectiveConfig:
     )
     cycle_trains_forward: bool = option("the cycle loss trains the forward model, not only encoder and backward model")
     real_cycle: bool = option("the cycle loss is also taken along the recorded actions")
+    backward_prediction: bool = option(
+        "the backward model predicts the recorded past from the last state, with the weight of the forward prediction",
+        default=False,
+    )
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,11 @@ class RandomInputs(NamedTuple):
 
     online: Randoms  # (B,) for s_t through the online encoder
     rl: Randoms  # for images of the RL loss that the online encoder sees, if the agent asked for some
-    target: Randoms  # (R + B·(K + views),) for what the target encoder sees, R images of the RL loss first
+    target: Randoms  # (R + B·(K + views),) for the target encoder: images of the RL loss, s_{t+1} … s_{t+K} (with
+    #                  backward prediction s_t … s_{t+K}, so B more), and the views of s_t that cycles come back to
     virtual: Tensor | None  # (B, M, K, …a) virtual actions; None where the sampler sees the state and draws later
     generator: torch.Generator | None = None  # that it draws from then
+    last: Randoms | None = None  # (B,) for s_{t+K} through the online encoder, where backward prediction starts
 
 
 class Targets(NamedTuple):
@@ -43,6 +45,7 @@ class Targets(NamedTuple):
     rl: Tensor  # (R, …): z̃ of the RL loss' images
     future: Tensor  # (B, K, D): g_m(z̃) of s_{t+1} … s_{t+K}
     cycle: Tensor  # (B, views, D): of augmented views of s_t, in the metric space in which cycles close
+    past: Tensor = torch.empty(0)  # (B, K, D): g_m(z̃) of s_t … s_{t+K−1}; (B, 0, D) without backward prediction
 
 
 class SelfPrediction(nn.Module):
@@ -53,9 +56,10 @@ class SelfPrediction(nn.Module):
     losses = aux(observations, actions)                     # {"pred": (B,), "cyc": (B,)}
     total = aux.total(losses, aux.lambda_cyc(i), rl_loss)   # Eq. 5, per sample
 
-    Without `virtual` it is SPR. With `real_cycle` the cycle loss is also taken along the recorded actions. K = 0 leaves
-    no prediction at all, and both losses are 0. The encoders belong to the agent: `parameters()` are the models'
-    and the heads' alone.
+    Without `virtual` it is SPR. With `real_cycle` the cycle loss is also taken along the recorded actions. With
+    `backward_prediction` the backward model also predicts the recorded past s_{t+K−1} … s_t from f(s_{t+K}): a third
+    loss, "backward_pred", of the weight of the forward one. K = 0 leaves no prediction at all, and all losses are 0.
+    The encoders belong to the agent: `parameters()` are the models' and the heads' alone.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class SelfPrediction(nn.Module):
         K: int,
         virtual: VirtualTrajectories | None = None,
         real_cycle: bool = False,
+        backward_prediction: bool = False,
         lambda_pred: float = 1.0,
         policy: PolicyFunction | None = None,
     ) -> None:
@@ -79,6 +84,8 @@ class SelfPrediction(nn.Module):
             raise ValueError("forward, predictor: are needed for K > 0; allowed: a dynamics model and a head")
         if real_cycle and virtual is None:
             raise ValueError("real_cycle: needs `virtual`, whose backward model it uses; allowed: False")
+        if backward_prediction and virtual is None:
+            raise ValueError("backward_prediction: needs `virtual`, whose backward model it uses; allowed: False")
         if virtual is not None and (virtual.K != K or forward not in (virtual.h, getattr(virtual.h, "model", None))):
             raise ValueError("virtual: its K and its forward model are not these; allowed: the same ones")
         self._encoders = (encoder, target_encoder)  # a tuple, so that they are no parts of this module
@@ -90,6 +97,8 @@ class SelfPrediction(nn.Module):
         self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
         self.M = virtual.M if virtual is not None else 0
         self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to
+        self.backward_prediction = backward_prediction and K > 0
+        self.loss_names = ("pred", "backward_pred", "cyc") if self.backward_prediction else ("pred", "cyc")
 
     def draw(
         self,
@@ -105,17 +114,24 @@ class SelfPrediction(nn.Module):
         loss shows to the target encoder.
         """
         B, device = len(actions), actions.device
-        parts = [B, num_rl, num_rl_target + B * (self.K + self.views)]
-        online, rl, target = self.augment.draw(sum(parts), device, generator).split(parts)
+        extra = B * self.backward_prediction
+        parts = [B, num_rl, num_rl_target + B * (self.K + self.views) + extra, extra]
+        online, rl, target, last = self.augment.draw(sum(parts), device, generator).split(parts)
         virtual: Tensor | None = actions.new_zeros((B, 0, self.K, *actions.shape[2:]))
         if self.virtual is not None and self.M:
             sees_state = self.virtual.sampler.sees_state
             virtual = None if sees_state else self.virtual.draw(B, device, generator, recorded=actions)
-        return RandomInputs(online, rl, target, virtual, generator if virtual is None else None)
+        return RandomInputs(online, rl, target, virtual, generator if virtual is None else None, last)
 
     def encode(self, observations: Tensor, inputs: RandomInputs) -> Tensor:
         """z_t = f(s_t) of augmented views, (B, …); observations (B, K+1, C, H, W) uint8."""
         return self._encoders[0](self.augment(observations[:, 0], inputs.online))
+
+    def encode_last(self, observations: Tensor, inputs: RandomInputs) -> Tensor | None:
+        """z_{t+K} = f(s_{t+K}) of augmented views, (B, …), where backward prediction starts; None without it."""
+        if not self.backward_prediction:
+            return None
+        return self._encoders[0](self.augment(observations[:, self.K], inputs.last))
 
     @torch.no_grad()
     def targets(self, observations: Tensor, inputs: RandomInputs, rl_images: Tensor | None = None) -> Targets:
@@ -125,39 +141,49 @@ class SelfPrediction(nn.Module):
         # The place of each view's image among s_t … s_{t+K} of every sequence, then the RL loss'.
         place = torch.arange(B * steps + R, device=observations.device)
         sequences, rl = place[: B * steps].view(B, steps), place[B * steps :]
-        future, now = sequences[:, 1 : self.K + 1].flatten(), sequences[:, 0].repeat_interleave(self.views)
-        source = torch.cat([rl, future, now])
+        first = 0 if self.backward_prediction else 1  # backward prediction ends in s_t, forward starts after it
+        recorded, now = sequences[:, first : self.K + 1].flatten(), sequences[:, 0].repeat_interleave(self.views)
+        source = torch.cat([rl, recorded, now])
         images = observations.flatten(0, 1)
         images = images if rl_images is None else torch.cat([images, rl_images])
         z_tilde = self._encoders[1](self.augment(images, inputs.target, source))
-        own, future, cycle = z_tilde.split([R, B * self.K, B * self.views])
+        states = self.K + 1 - first
+        own, recorded_z, cycle = z_tilde.split([R, B * states, B * self.views])
         if not self.K:
-            return Targets(own, future, cycle)
+            return Targets(own, recorded_z, cycle)
         if self.virtual is None or self.virtual.g is not None:  # one product for both
-            future, cycle = self.g_m(z_tilde[R:]).split([B * self.K, B * self.views])
+            projected, cycle = self.g_m(z_tilde[R:]).split([B * states, B * self.views])
         else:
-            future, cycle = self.g_m(future), cycle.flatten(1)
-        return Targets(own, future.unflatten(0, (B, self.K)), cycle.unflatten(0, (B, self.views)))
+            projected, cycle = self.g_m(recorded_z), cycle.flatten(1)
+        projected, cycle = projected.unflatten(0, (B, states)), cycle.unflatten(0, (B, self.views))
+        past = projected[:, : self.K if self.backward_prediction else 0]
+        return Targets(own, projected[:, -self.K :], cycle, past)
 
     def losses(
-        self, z: Tensor, targets: Targets, actions: Tensor, inputs: RandomInputs, mask: Tensor | None = None
+        self,
+        z: Tensor,
+        targets: Targets,
+        actions: Tensor,
+        inputs: RandomInputs,
+        mask: Tensor | None = None,
+        z_last: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """L_pred (Eq. 2) and L_cyc (Eq. 4) per sample, (B,) each.
+        """L_pred (Eq. 2) and L_cyc (Eq. 4) per sample, (B,) each, and backward prediction's loss where it is on.
 
         z (B, …), recorded actions (B, K, …a), mask (B, K+1): 0 where a state lies beyond the end of the episode.
+        `z_last` is what `encode_last` gave.
         """
         B = len(z)
         pred = cyc = torch.zeros(B, device=z.device)
         if not self.K:
             return {"pred": pred, "cyc": cyc}
-        assert self.h is not None and self.q is not None  # noqa: PT018
+        assert self.h is not None
         virtual, z_hat_virtual = self._virtual_actions(z, actions, inputs), None
         if self.virtual is None:
             z_hat = self.h.rollout(z, actions)  # (B, K, …): Eq. 1
         else:
             z_hat, z_hat_virtual = self.virtual.rollout(z, actions, virtual)
-        prediction = self.q(self.g(z_hat.flatten(0, 1))).unflatten(0, (B, self.K))  # (B, K, D)
-        pred = prediction_loss(prediction, targets.future, cosine_distance, None if mask is None else mask[:, 1:])
+        pred = self._prediction_loss(z_hat, targets.future, None if mask is None else mask[:, 1:])
         if self.virtual is not None:
             cyc = self.virtual.loss(z, targets.cycle[:, : self.M], virtual, z_hat_virtual)
             if self.real_cycle:
@@ -165,7 +191,26 @@ class SelfPrediction(nn.Module):
                 z_hat_K = z_hat[:, -1:] if reuse else None
                 cyc = cyc + self.virtual.loss(z, targets.cycle[:, self.M], actions[:, None], z_hat_K)
             cyc = cyc if mask is None else cyc * mask[:, 0]
-        return {"pred": pred, "cyc": cyc}
+        if not self.backward_prediction:
+            return {"pred": pred, "cyc": cyc}
+        return {"pred": pred, "backward_pred": self._backward_loss(z_last, targets, actions, mask), "cyc": cyc}
+
+    def _prediction_loss(self, z_hat: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        """Σ_k d(q(g(ẑ_k)), target_k) over predicted states (B, K, …) and their targets (B, K, D). Returns (B,)."""
+        assert self.q is not None
+        prediction = self.q(self.g(z_hat.flatten(0, 1))).unflatten(0, z_hat.shape[:2])  # (B, K, D)
+        return prediction_loss(prediction, target, cosine_distance, mask)
+
+    def _backward_loss(
+        self, z_last: Tensor | None, targets: Targets, actions: Tensor, mask: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        """Σ_{k=0}^{K−1} d(z′_{t+k}, z̃_{t+k}) with z′_{t+K} = f(s_{t+K}), z′_{t+k} = b(z′_{t+k+1}, a_{t+k}). (B,)
+
+        It counts where all of s_t … s_{t+K} are in the episode, since it starts in the last of them.
+        """
+        assert self.virtual is not None and z_last is not None  # noqa: PT018
+        z_back = self.virtual.b.rollout(z_last, actions.flip(1)).flip(1)  # (B, K, …): z′_t … z′_{t+K−1}
+        return self._prediction_loss(z_back, targets.past, None if mask is None else mask[:, -1:])
 
     def _virtual_actions(self, z: Tensor, actions: Tensor, inputs: RandomInputs) -> Tensor:
         """(B, M, K, …a), drawn before or, by a sampler that sees the state, now."""
@@ -181,8 +226,13 @@ class SelfPrediction(nn.Module):
         return torch.zeros(()) if self.virtual is None else self.virtual.lambda_cyc(step)
 
     def total(self, losses: dict[str, Tensor], lambda_cyc: float | Tensor, rl: Tensor | None = None) -> Tensor:
-        """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc; without `rl` the auxiliary part alone."""
+        """Eq. 5: L_total = L_rl + λ_pred · L_pred + λ_cyc · L_cyc; without `rl` the auxiliary part alone.
+
+        The loss of backward prediction, where it is on, has the weight of the forward one.
+        """
         pred = self.lambda_pred * losses["pred"]
+        if self.backward_prediction:
+            pred = pred + self.lambda_pred * losses["backward_pred"]
         return (pred if rl is None else rl + pred) + lambda_cyc * losses["cyc"]
 
     def forward(
@@ -196,5 +246,5 @@ class SelfPrediction(nn.Module):
     ) -> dict[str, Tensor]:
         """The losses of sequences: observations (B, K+1, C, H, W) uint8, actions (B, K, …a), mask (B, K+1)."""
         given = self.draw(actions, generator) if inputs is None else inputs
-        z = self.encode(observations, given)
-        return self.losses(z, self.targets(observations, given), actions, given, mask)
+        z, z_last = self.encode(observations, given), self.encode_last(observations, given)
+        return self.losses(z, self.targets(observations, given), actions, given, mask, z_last)

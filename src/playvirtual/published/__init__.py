@@ -27,6 +27,16 @@ class Ablation(NamedTuple):
     setting: str
     atari100k_median_hns_pct: float | None
     dmc100k_median_score: float | None
+    atari100k_note: str = ""  # what to know of the number: where the paper contradicts itself, or prints no table
+    dmc100k_note: str = ""
+
+    def value(self, family: str) -> float | None:
+        """The number of the benchmark of this family, atari or dmc."""
+        return {"atari": self.atari100k_median_hns_pct, "dmc": self.dmc100k_median_score}[family]
+
+    def note(self, family: str) -> str:
+        """What to know of that number."""
+        return {"atari": self.atari100k_note, "dmc": self.dmc100k_note}[family]
 
 
 class Analysis(NamedTuple):
@@ -38,6 +48,14 @@ class Analysis(NamedTuple):
     value: float
     std: float | None
     note: str = ""  # what the paper's run had and the preset `paper` has not
+
+
+class Label(NamedTuple):
+    """A table, figure or algorithm of the paper."""
+
+    label: str  # in its source
+    number: str  # as printed
+    title: str
 
 
 @cache
@@ -85,13 +103,15 @@ def dmc_stds(env_steps: int) -> Table:
 
 @cache
 def ablations() -> tuple[Ablation, ...]:
-    """Every row of the ablation tables, in the paper's order."""
+    """Every row of the ablation tables, and what the text adds to them, in the paper's order."""
     return tuple(
         Ablation(
             row["study"],
             row["setting"],
             _number(row["atari100k_median_hns_pct"]),
             _number(row["dmc100k_median_score"]),
+            row["atari100k_note"],
+            row["dmc100k_note"],
         )
         for row in _rows("ablations.csv")
     )
@@ -104,6 +124,12 @@ def analyses() -> tuple[Analysis, ...]:
         Analysis(row["analysis"], row["task"], row["method"], float(row["value"]), _number(row["std"]), row["note"])
         for row in _rows("analyses.csv")
     )
+
+
+@cache
+def labels() -> tuple[Label, ...]:
+    """Every table, figure and algorithm of the paper, in its order."""
+    return tuple(Label(**row) for row in _rows("labels.csv"))
 
 
 @cache

@@ -17,7 +17,7 @@ SPEED_ONLY = frozenset(
     ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation")
 )
 # The values of options that runs of earlier versions do not have.
-ADDED = {"encoder_from": ""}
+ADDED = {"encoder_from": "", "backward_prediction": False}
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:

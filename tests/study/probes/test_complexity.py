@@ -59,7 +59,7 @@ def test_counts_are_compared_in_the_papers_way(tmp_path: Path) -> None:
     assert rows[2].endswith(',playvirtual (reference),"11,394,849","25,864,971",25.86 M')
     said = probe(tmp_path / "runs" / "reference", "complexity")
     assert "counted as in the paper: 25,864,971 (what the released code declares" in said
-    assert "paper: 25.86 million (this run has preset = reference)" in said
+    assert "  paper: 25.86 million\n" in said
     assert "paper: 25.86 million, there projection_hidden is 100" in probe(tmp_path / "runs" / "paper", "complexity")
 
 

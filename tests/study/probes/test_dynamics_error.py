@@ -13,6 +13,7 @@ from torch import Tensor
 import playvirtual as pv
 from playvirtual.errors import InputError
 from playvirtual.runs.folder import RunFolder
+from playvirtual.study.probes import dynamics_error
 from playvirtual.study.probes.dynamics_error import (
     CHUNK,
     Transition,
@@ -35,6 +36,9 @@ def test_the_error_is_the_mean_over_dimensions_and_transitions() -> None:
     assert mean_squared_error(encode, lambda z, a: z + a[:, None] * move, steps) == 0.0
     assert mean_squared_error(encode, lambda z, a: z, steps) == 0.5  # off by 1 in one of two dimensions
     assert mean_squared_error(encode, lambda z, a: z + 3 * move, steps) == 2.0
+    # Right in all transitions but the last seven, which are a chunk of their own and weigh no more than others.
+    late = mean_squared_error(encode, lambda z, a: z + move * (z[:, :1] < 2 * CHUNK), steps)
+    assert late == pytest.approx(7 / (2 * count))
 
 
 @pytest.mark.parametrize("task", TOYS)
@@ -55,7 +59,18 @@ def test_the_probe_asks_for_as_many_transitions_as_it_was_told(runs: dict[str, P
     assert len(found) == 57
     # Inside an episode the next observation is the one the next action is chosen for.
     joined = [np.array_equal(a.next_observation, b.observation) for a, b in pairwise(found)]
-    assert 57 // 2 < sum(joined) < 56
+    # An episode has nine steps, of which the last ends in a terminated state and is left out: 57 = 7 · 8 + 1.
+    assert [n for n, same in enumerate(joined, 1) if not same] == [8, 16, 24, 32, 40, 48, 56]
+    assert all(seen[-1, -1].any() and seen[-1, :-1].any() for _, _, seen in found)  # the ball is above the paddle
+
+
+def test_a_transition_is_judged_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BatchNorm's running statistics are used: how many transitions go through the model at once does not matter."""
+    options = {**CATCH, "latent": 0, "channels": "4", "K": 1}
+    run = pv.train("toy/catch", method="spr", run_dir=tmp_path / "run", **options).path
+    whole = dynamics_mse(run, transitions=40, device="cpu").mse
+    monkeypatch.setattr(dynamics_error, "CHUNK", 3)
+    assert dynamics_mse(run, transitions=40, device="cpu").mse == pytest.approx(whole, rel=1e-5)
 
 
 def test_what_has_no_dynamics_model_is_named(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -61,10 +61,15 @@ def test_the_papers_number_comes_with_what_is_different_here() -> None:
         config = build("dmc/cheetah-run", method="spr", **options)
         return beside_paper(config, "dynamics_mse", "cheetah-run", "{:.4f}")
 
-    assert said() == "  paper: 0.0731"
-    assert said(K=3) == "  paper: 0.0731 (this run has K = 3)"
-    assert said(preset="reference") == "  paper: 0.0731 (this run has preset = reference)"
-    assert said(preset="reference", K=3) == "  paper: 0.0731 (this run has preset = reference, K = 3)"
+    tanh = "  paper: 0.0731, there the encoder ends without a tanh, as in preset reference"
+    assert said() == tanh
+    assert said(K=3) == f"{tanh} (this run has K = 3)"
+    assert said(preset="reference") == "  paper: 0.0731"
+    assert said(preset="reference", K=3) == "  paper: 0.0731 (this run has K = 3)"
+    pong = build("atari/pong", preset="reference")  # of no preset in particular
+    assert beside_paper(pong, "parameters_millions", "pong", "{:.2f}") == (
+        "  paper: 3.91 (this run has preset = reference)"
+    )
 
 
 @pytest.mark.slow
@@ -72,14 +77,20 @@ def test_the_report_sets_both_analyses_beside_the_paper(tmp_path: Path) -> None:
     for seed in (1, 2):
         for method, score in (("rl", 300.0), ("spr", 400.0), ("playvirtual", 500.0)):
             path = tmp_path / "runs" / method / f"seed-{seed}"
-            write_run(path, "dmc/cheetah-run", method, seed, score)
+            write_run(path, "dmc/cheetah-run", method, seed, score, preset="reference")
             found = {"step": 100_000 if method == "spr" else 5_000, "mse": 0.07 + seed / 100}  # one is out of date
             (path / "probes.json").write_text(json.dumps({"dynamics": found}))
-        pretrained = str(tmp_path / "runs" / "spr" / f"seed-{seed}")
-        write_run(tmp_path / f"f{seed}", "dmc/cheetah-run", "rl", seed, 450.0 + seed, encoder_from=pretrained)
+        spr = tmp_path / "paper" / "spr" / f"seed-{seed}"
+        write_run(spr, "dmc/cheetah-run", "spr", seed, 400.0)
+        (spr / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": 0.02}}))
+        write_run(tmp_path / "paper" / f"rl{seed}", "dmc/cheetah-run", "rl", seed, 300.0)
+        write_run(tmp_path / f"f{seed}", "dmc/cheetah-run", "rl", seed, 450.0 + seed, encoder_from=str(spr))
     report([tmp_path], tmp_path / "out")
     rows = (tmp_path / "out" / "tables" / "dynamics-mse.csv").read_text().splitlines()
-    assert rows[1:] == ["dmc/cheetah-run,spr,0.0850 ± 0.0071,2,0.0731"]
+    assert rows[1:] == [
+        "dmc/cheetah-run,spr,0.0200 ± 0.0000,2,—",  # its latent state has a tanh, the paper's has none
+        "dmc/cheetah-run,spr (reference),0.0850 ± 0.0071,2,0.0731",
+    ]
     rows = (tmp_path / "out" / "tables" / "frozen-encoder.csv").read_text().splitlines()
     assert rows[1] == "dmc/cheetah-run,none,300.0 ± 0.00,2,388.0 ± 89.0"
     assert rows[2] == "dmc/cheetah-run,spr,451.5 ± 0.71,2,478.0 ± 30.0"

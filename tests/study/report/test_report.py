@@ -83,6 +83,8 @@ def test_what_all_runs_share_hides_no_number_of_the_paper(tmp_path: Path, shared
         write_run(run, "dmc/cheetah-run", method, 1, 400.0, **shared, **own)
         (run / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": 0.07}}))
     write_run(tmp_path / "runs" / "f", "dmc/cheetah-run", "rl", 1, 450.0, encoder_from="runs/spr/seed-1", **shared)
+    write_run(tmp_path / "runs" / "r", "dmc/cheetah-run", "spr", 1, 400.0, preset="reference", **shared)
+    (tmp_path / "runs" / "r" / "probes.json").write_text(json.dumps({"dynamics": {"step": 100_000, "mse": 0.07}}))
     report([tmp_path], tmp_path / "out")
     tables = {path.stem: path.read_text() for path in (tmp_path / "out" / "tables").glob("*.md")}
     assert "| 723.0 |" in tables["ablation-ablation-k"]

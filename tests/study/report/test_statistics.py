@@ -150,6 +150,20 @@ def test_interval_contains_the_point(aggregate: Aggregate, seed: int) -> None:
     assert low < point < high
 
 
+def test_what_is_not_said_is_2000_repetitions_and_95_percent() -> None:
+    scores = ordinary(0)
+    assert bootstrap(iqm, scores) == bootstrap(iqm, scores, reps=2000, confidence=0.95, seed=0)
+    assert bootstrap(iqm, scores) != bootstrap(iqm, scores, reps=1999)
+
+
+def test_two_samples_are_drawn_independently_of_each_other() -> None:
+    # Of the same runs: drawn together, the difference of the means would have no spread.
+    scores = ordinary(0)
+    estimate = bootstrap(lambda x, y: mean(x) - mean(y), scores, scores, reps=200)
+    assert estimate.point == 0.0
+    assert estimate.low < 0.0 < estimate.high
+
+
 def test_seed_decides_the_interval() -> None:
     scores = ordinary(0)
     intervals = [bootstrap(iqm, scores, reps=200, seed=seed) for seed in (0, 0, 1)]

@@ -198,7 +198,7 @@ def test_help_says_whose_defaults_it_shows(
     assert f"Defaults shown for them are those of {task}; other tasks have others." in text
     assert f"(default: {steps})" in text
     assert "or tasks: a,b,c (default: those of the experiment)" in text
-    assert "one of paper, reference (default: paper)" in text
+    assert "one of paper, reference (default: the experiment's, which is paper for most)" in text
 
 
 def test_a_grid_of_ones_own_has_the_flags_of_its_own_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ class Engine(Protocol):
         ...
 
     def start(self, job: Job) -> None:
-        """Starts a run, or resumes it from its last checkpoint."""
+        """Starts a run or resumes it from its last checkpoint; in the stage "probe" takes the run's probe."""
         ...
 
     def running(self) -> list[Job]:

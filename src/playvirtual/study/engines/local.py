@@ -68,8 +68,9 @@ class LocalEngine:
         with writing("out", job.path.parent):
             job.path.parent.mkdir(parents=True, exist_ok=True)
             log = log_file(job).open("wb")
+        resuming = ("--quiet", "--resume") if job.stage == "train" else ()
         process = subprocess.Popen(
-            [sys.executable, "-m", "playvirtual", *self._as_seen_by_child(job).command(), "--quiet", "--resume"],
+            [sys.executable, "-m", "playvirtual", *self._as_seen_by_child(job).command(), *resuming],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

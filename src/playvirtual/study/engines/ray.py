@@ -58,9 +58,10 @@ class RayEngine:
                 f"cpus_per_run: {cpus_per_run:g} is not allowed; allowed: 0 to {cpus:g}, the largest node's"
             )
         # max_calls=1: every run gets a process of its own, as it has on one machine.
-        self._train = ray.remote(
+        remote = ray.remote(
             num_cpus=cpus_per_run, num_gpus=wanted, max_retries=MAX_RESTARTS, max_calls=1, scheduling_strategy="SPREAD"
-        )(_train)
+        )
+        self._train, self._probe = remote(_train), remote(_probe)
         self._tasks: dict[Any, Job] = {}
         self._queued: dict[Path, int] = {}  # run folder → when its lock was last written before the run was queued
 
@@ -68,12 +69,15 @@ class RayEngine:
         return True
 
     def start(self, job: Job) -> None:
-        arguments = {**job.arguments(), "run_dir": str(Path(job.path).resolve())}
+        run = str(Path(job.path).resolve())
+        if job.stage == "probe":
+            self._tasks[self._probe.remote(run, job.probe, job.device)] = job
+            return
         self._queued[job.path] = _locked_at(job)
-        self._tasks[self._train.remote(arguments)] = job
+        self._tasks[self._train.remote({**job.arguments(), "run_dir": run})] = job
 
     def running(self) -> list[Job]:
-        """The runs whose task has written the lock of its run folder, which all nodes share."""
+        """The runs whose task has written the lock of its run folder, which all nodes share, and all probes."""
         self._queued = {
             job.path: self._queued[job.path]
             for job in self._tasks.values()
@@ -134,6 +138,13 @@ def _train(arguments: Mapping[str, Any]) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
+
+
+def _probe(run: str, what: str, device: str) -> None:
+    """Takes a probe of a finished run in a worker of the cluster."""
+    from playvirtual.study.probes.probe import probe
+
+    probe(run, what, device=device)
 
 
 def _locked_at(job: Job) -> int:

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from playvirtual import envs, published
 from playvirtual.config.schema import Config, to_dict
-from playvirtual.errors import unknown, writing
+from playvirtual.errors import unknown
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.probes.complexity import COUNTED_IN_PAPER, complexity
 from playvirtual.study.probes.dynamics_error import dynamics_mse
+from playvirtual.study.probes.records import save
 from playvirtual.study.settings import changes, setting_name
 
-FILE = "probes.json"
 PROBES = ("dynamics", "complexity")
-
-
-def save(run: str | Path, name: str, found: dict[str, Any]) -> Path:
-    """Adds a probe's result, with the step of the checkpoint it is of, to the run's probes.json."""
-    path = Path(run) / FILE
-    try:
-        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError:
-        earlier = {}
-    partial = path.with_suffix(".partial")
-    with writing("run", path):
-        partial.write_text(json.dumps({**earlier, name: found}, indent=2) + "\n", encoding="utf-8")
-        partial.rename(path)
-    return path
-
-
-def probed_dynamics_mse(run: Path, steps: int) -> float | None:
-    """The recorded error of the dynamics model after the run's last step; None if that was not probed."""
-    path = run / FILE
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("dynamics")
-        value = float(found["mse"]) if found is not None and int(found["step"]) >= steps else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"probes.json cannot be read ({error}); remove it and probe the run again") from None
-    if value is not None and not math.isfinite(value):
-        raise ValueError("probes.json: the error of the dynamics model is not finite")
-    return value
 
 
 def probe(run: str | Path, what: str, *, transitions: int = 1000, seed: int | None = None, device: str = "auto") -> str:
@@ -83,6 +52,7 @@ def beside_paper(config: Config, analysis: str, task: str, shown: str) -> str:
     if found is None:
         return f"  paper: no number for {config.method} on {config.task}"
     note = f", {found.note}" if found.note and config.preset == "paper" else ""
-    preset = {} if config.preset == "paper" else {"preset": config.preset}
+    # The number of an analysis with a note is of preset reference's agent, that of others of no preset in particular.
+    preset = {} if config.preset == "paper" or found.note else {"preset": config.preset}
     changed = setting_name("", "paper", {**preset, **changes(to_dict(config))}).removeprefix(", ")
     return f"  paper: {shown.format(found.value)}{note}" + (f" (this run has {changed})" if changed else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from playvirtual.study.settings import changes
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row
 
 MAIN_METHODS = ("rl", "spr", "playvirtual")
+PAPER_SUITES = ("atari100k", "dmc100k")  # that the paper's ablations are of
 
 
 def ablation_tables(sections: Sequence[Section]) -> list[Table]:
@@ -35,28 +36,40 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
     sections = [section for section in found if _has_runs(experiment, section, preset)]
     if not sections:
         return None
-    paper = {(a.study, a.setting): a for a in published.ablations()}
     columns, quiet = ["setting"], set()
     for section in sections:
         columns += [f"{section.title}, {_measure(section)}", "tasks × runs"]
-        if section.suite in ("atari100k", "dmc100k"):
+        if section.suite in PAPER_SUITES:
             quiet.add(len(columns))
             columns.append("paper")
-    rows = []
+    rows, notes = [], dict[str, tuple[dict[str, None], dict[str, None]]]()  # note → the rows and sections it is of
     for row in experiment.rows:
         cells = [row.label]
         for section in sections:
             cells += _cells(row, section, preset)
-            if section.suite in ("atari100k", "dmc100k"):
-                entry = paper[row.published] if row.published else None
-                values = (entry.atari100k_median_hns_pct, entry.dmc100k_median_score) if entry else (None, None)
-                value = values[0] if section.family == "atari" else values[1]
+            if section.suite in PAPER_SUITES:
+                value, note = paper_number(row, section.family)
                 cells.append("—" if value is None else f"{value:.1f}")
+                if note:
+                    labels, titles = notes.setdefault(note, ({}, {}))
+                    labels[row.label] = titles[section.title] = None
         if any(cell != "—" for cell in cells[1:]):
             rows.append(tuple(cells))
-    note = f"Layout of the paper's {experiment.source}. Each row is over the tasks that its runs have."
+    layout = "Layout of the paper's" if experiment.source.startswith("Table") else "From the paper's"
+    note = f"{layout} {experiment.source}. Each row is over the tasks that its runs have."
+    for text, (labels, titles) in notes.items():
+        note += f" {' and '.join(labels)}, {' and '.join(titles)}: {text}."
     note += "".join(section.unlike_paper for section in sections)
     return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
+
+
+def paper_number(row: Row, family: str) -> tuple[float | None, str]:
+    """The paper's number of the row's setting on atari or dmc, if it has one, and what to know of it."""
+    if row.published is None:
+        return None, ""
+    paper = {(a.study, a.setting): a for a in published.ablations()}
+    shown = row.published_dmc if family == "dmc" and row.published_dmc else row.published
+    return paper[shown].value(family), paper[row.published].note(family)
 
 
 def _measure(section: Section) -> str:
@@ -92,7 +105,7 @@ def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None
     kind = section.agent_kind(task, row.method)
     if kind is None or row.actions not in ("any", action_kind(task, kind)):
         return None
-    own = changes(to_dict(assemble(task, row.method, preset, row.options, kind)))
+    own = _changes(task, row.method, preset, tuple(row.options.items()), kind)
     fixed = {"steps", *method_changes(row.method)}  # options that the whole study's do not override
     common = {name: value for name, value in section.common.items() if name not in fixed}
     wanted = {name: _plain(value) for name, value in {**common, **own}.items()}
@@ -101,6 +114,12 @@ def _match(row: Row, task: str, section: Section, preset: str) -> Setting | None
         if (setting.method, setting.preset) == (row.method, preset) and has == wanted:
             return setting
     return None
+
+
+@cache  # a report asks for the same row in several tables
+def _changes(task: str, method: str, preset: str, options: tuple[tuple[str, Any], ...], kind: str) -> dict[str, Any]:
+    """What differs in a row's configuration from the defaults of its task, method and preset."""
+    return changes(to_dict(assemble(task, method, preset, dict(options), kind)))
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from playvirtual import published
 from playvirtual.config.build import method_names
 from playvirtual.errors import InputError
 from playvirtual.study.probes.complexity import COUNTED_IN_PAPER, Size, parameters
+from playvirtual.study.probes.records import recorded
 from playvirtual.study.report.records import Record
 from playvirtual.study.report.score_tables import with_spread
 from playvirtual.study.report.sections import Section, by_preset
@@ -32,14 +33,17 @@ def _dynamics_table(sections: Sequence[Section]) -> Table | None:
                 runs = tasks.get(task, {}).values()
                 errors = [run.dynamics_mse for run in runs if run.dynamics_mse is not None]
                 if errors:
-                    printed = _paper("dynamics_mse", section, task, setting.name)
+                    # The scale of the latent state is that of the released encoder, which preset reference has.
+                    comparable = setting.preset == "reference" and not setting.changed
+                    printed = _paper("dynamics_mse", section, task, setting.method) if comparable else None
                     here = _error(errors)
                     paper = "—" if printed is None else f"{printed.value:.4f}"
                     rows.append((_place(section, task), setting.name, here, str(len(errors)), paper))
     columns = ("task", "setting", "mean squared error", "runs", "paper")
     note = (
         "Between h(f(s), a) and f(s′), online encoder, images not augmented, over the dimensions of the latent state "
-        "and transitions of fresh episodes; smaller is only better between latent states of one scale. ± over seeds."
+        "and transitions of fresh episodes; smaller is only better between latent states of one scale. ± over seeds. "
+        "The paper's encoder ends without a tanh: its numbers stand beside runs of preset reference alone."
     ) + _unlike_paper(sections, rows)
     return Table("dynamics-mse", "Dynamics models", columns, rows, quiet={4}, note=note) if rows else None
 
@@ -126,8 +130,11 @@ def complexity_table(sections: Sequence[Section]) -> Table | None:
 
 
 def _parameters_if_known(record: Record) -> Size | None:
-    """The parameters of a run's agent; None if its checkpoint is missing or damaged."""
+    """The parameters of a run's agent, probed or counted now; None if its checkpoint is missing or damaged."""
     try:
+        found = recorded(record.path, "complexity", record.steps)
+        if found is not None:
+            return Size(int(found["parameters"]), found["parameters_as_in_paper"])
         return parameters(record.path)
     except (InputError, OSError, ValueError, KeyError, TypeError):
         return None

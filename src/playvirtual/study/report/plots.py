@@ -68,6 +68,7 @@ COLOURS = {
     "rl": "#8a8a8a",
     "spr": "#e08214",
     "spr-bdm": "#56b4e9",
+    "spr-bdm-prediction": "#2a9aa8",
     "playvirtual": "#2176c7",
     "playvirtual-nd": "#1b9e77",
     "playvirtual-latent": "#c264a0",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
-from playvirtual.study.probes.probe import probed_dynamics_mse
+from playvirtual.study.probes.records import probed_dynamics_mse
 from playvirtual.study.settings import changes
 from playvirtual.study.text import plural
 

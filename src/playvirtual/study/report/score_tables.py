@@ -15,6 +15,7 @@ from playvirtual.study.scores import suite_tasks
 from playvirtual.study.text import counted, duration
 
 PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
+PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}
 STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
 MAX_PAIRS = 15  # comparisons shown
 
@@ -58,6 +59,24 @@ def hns_table(section: Section) -> Table | None:
         )
     columns = ("task", *(setting.name for setting in section.runs))
     return Table(f"{section.key}-hns", f"{section.title}: human-normalised scores, %", columns, rows)
+
+
+def std_table(section: Section) -> Table | None:
+    """Standard deviations over seeds, game by game, beside the paper's of its baseline and of PlayVirtual."""
+    if section.suite != "atari100k":
+        return None
+    paper = published.atari_stds()
+    rows = []
+    for task in section.tasks:
+        name = task.partition("/")[2]
+        own = [section.scores(setting, task) for setting in section.runs]
+        printed = [number(paper[method].get(name)) for method in PAPER_STDS]
+        rows.append((name, *printed, *map(_std, own)))
+    columns = ("task", *PAPER_STDS.values(), *(setting.name for setting in section.runs))
+    note = "Over seeds (number of seeds; the paper's 15). The paper's baseline is SPR as its authors ran it again, "
+    note += "K = 9; the scores of SPR above are from SPR's own paper." + section.unlike_paper
+    caption = f"{section.title}: standard deviations"
+    return Table(f"{section.key}-std", caption, columns, rows, quiet={1, 2}, note=note)
 
 
 def aggregate_table(section: Section) -> Table | None:
@@ -205,3 +224,7 @@ def _seeds(scores: list[float]) -> str:
         return "—"
     spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
     return f"{with_spread(float(np.mean(scores)), spread)} ({len(scores)})"
+
+
+def _std(scores: list[float]) -> str:
+    return f"{number(float(np.std(scores, ddof=1)))} ({len(scores)})" if len(scores) > 1 else "—"

@@ -22,6 +22,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
     actions: Actions = "any"  # the row is run on tasks with this kind of actions
     published: tuple[str, str] | None = None  # (study, setting) in published/ablations.csv
+    published_dmc: tuple[str, str] | None = None  # the same for DMControl, where `published` is of other settings there
     encoder_of: str = ""  # label of the row whose run of the same task and seed provides the encoder, which is frozen
 
 
@@ -35,6 +36,8 @@ class Experiment:
     rows: tuple[Row, ...]
     suites: tuple[str, ...]
     needs: str = ""  # what it takes beyond the sweep to get the paper's numbers
+    preset: str = "paper"  # under which the runs are those of the paper's numbers
+    probe: str = ""  # that its table needs of every finished run; the sweep takes it
 
 
 @dataclass(frozen=True)
@@ -52,21 +55,26 @@ COMPARED = (Row("RL", "rl"), *MAIN)
 
 
 def _baseline(study: str, setting: str = "spr") -> Row:
-    return Row("Baseline", "spr", published=(study, setting))
+    """SPR at its default K; where a table prints 728.0 on DMControl, the number of K = 9, that of K = 6 is shown."""
+    return Row("Baseline", "spr", published=(study, setting), published_dmc=("K spr", "6"))
 
 
 def _horizons() -> tuple[Row, ...]:
-    """SPR and PlayVirtual for K = 0 … 12; at K = 0 both are RL alone and share its runs."""
-    schemes = (("SPR", "spr"), ("PlayVirtual", "playvirtual"))
+    """SPR and PlayVirtual for K = 0 … 12; at K = 0 both are RL alone and share its runs.
+
+    K = 5, which is SPR's own, stands in the paper's text and for Atari alone.
+    """
+    schemes = (("SPR", "spr", (0, 3, 5, 6, 9, 12)), ("PlayVirtual", "playvirtual", (0, 3, 6, 9, 12)))
     return tuple(
         Row(
             f"{label}, K = {k}",
             method if k else "rl",
             {"K": k} if k else {},
+            "discrete" if k == 5 else "any",
             published=(f"K {method}", str(k)),
         )
-        for label, method in schemes
-        for k in (0, 3, 6, 9, 12)
+        for label, method, horizons in schemes
+        for k in horizons
     )
 
 
@@ -102,6 +110,11 @@ EXPERIMENTS: dict[str, Experiment] = {
                 Row("Baseline w/o Pred", "rl", published=("effectiveness", "rl (baseline w/o pred)")),
                 _baseline("effectiveness", "spr (baseline)"),
                 Row("Baseline+BDM", "spr-bdm", published=("effectiveness", "spr-bdm")),
+                Row(
+                    "Baseline+BDM (prediction)",
+                    "spr-bdm-prediction",
+                    published=("effectiveness", "spr-bdm"),
+                ),
                 Row("PlayVirtual", "playvirtual", published=("effectiveness", "playvirtual")),
             ),
             BOTH,
@@ -136,7 +149,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "warmup",
             "Influence of the warm-up of λ_cyc",
-            "Appendix, warm-up",
+            "Table 9",
             (
                 _baseline("warmup"),
                 Row("PlayVirtual (w/o warmup)", "playvirtual-no-warmup", published=("warmup", "without")),
@@ -147,7 +160,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "lambda-cyc-max",
             "Influence of the weight λ_cyc^max",
-            "Appendix, weight",
+            "Table 10",
             (
                 Row("λ = 0", "spr", published=("lambda_cyc_max", "0")),
                 *(
@@ -160,7 +173,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "constraint-location",
             "Where the cycle must close",
-            "Appendix, constraint",
+            "Table 11",
             (
                 _baseline("constraint-location"),
                 Row(
@@ -173,9 +186,23 @@ EXPERIMENTS: dict[str, Experiment] = {
             BOTH,
         ),
         Experiment(
+            "real-cycle",
+            "Cycles along recorded actions beside those along virtual ones",
+            "Appendix A.2, loss details",
+            (
+                Row("PlayVirtual", "playvirtual", published=("real-cycle", "virtual")),
+                Row(
+                    "PlayVirtual (recorded actions too)",
+                    "playvirtual-real-cycle",
+                    published=("real-cycle", "virtual and recorded"),
+                ),
+            ),
+            ("atari100k",),
+        ),
+        Experiment(
             "action-sampling",
             "How virtual actions are drawn",
-            "Appendix, action sampling",
+            "Table 14",
             (
                 *(
                     Row(
@@ -193,23 +220,26 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "complexity",
             "Parameters and training time",
-            "Appendix, complexity",
+            "Appendix B.2",
             MAIN,
             ("atari/pong", "dmc/cartpole-swingup"),
             "runs that had the machine to themselves (--workers 1), or their times do not compare",
+            preset="reference",
+            probe="complexity",
         ),
         Experiment(
             "dynamics-mse",
             "Prediction error of the dynamics model",
-            "Appendix, dynamics",
+            "Table 12",
             MAIN,
             ANALYSED,
-            "the probe of each finished run, before the report: playvirtual probe RUN dynamics",
+            preset="reference",
+            probe="dynamics",
         ),
         Experiment(
             "frozen-encoder",
             "Scores with pretrained, fixed encoders",
-            "Appendix, representations",
+            "Table 13",
             (
                 Row("None", "rl"),
                 *MAIN,

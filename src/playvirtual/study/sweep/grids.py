@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playvirtual import envs
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
@@ -25,17 +25,28 @@ MAX_SEEDS = 10_000  # a larger number is taken for a mistake
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep: its configuration and its run folder."""
+    """One run of a sweep: its configuration and its run folder.
+
+    Its work has one stage, or two where the experiment's table needs a probe of the trained agent.
+    """
 
     label: str
     config: Config
     options: Mapping[str, Any]  # what differs in `config` from the defaults of its task, method and preset
     path: Path
     after: Path | None = None  # the run that must be finished first, since its encoder is loaded
+    probe: str = ""  # that is taken of the finished run; "": none
+    stage: Literal["train", "probe"] = "train"
 
     @property
     def title(self) -> str:
-        return f"{self.config.task}  {self.label}  seed {self.config.seed}"
+        title = f"{self.config.task}  {self.label}  seed {self.config.seed}"
+        return title if self.stage == "train" else f"{title}  probe {self.probe}"
+
+    @property
+    def device(self) -> str:
+        """The device that its work is done on."""
+        return str(self.options.get("device", self.config.device))
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `playvirtual.train` that make this run."""
@@ -43,7 +54,9 @@ class Job:
         return {"task": c.task, "method": c.method, "preset": c.preset, "run_dir": str(self.path), **self.options}
 
     def command(self) -> list[str]:
-        """The words after `playvirtual` that make this run alone."""
+        """The words after `playvirtual` that make this run, or take its probe, alone."""
+        if self.stage == "probe":
+            return ["probe", str(self.path), self.probe, f"--device={self.device}"]
         c = self.config
         words = ["train", c.task, "--method", c.method, "--preset", c.preset, "--run-dir", str(self.path)]
         for name, value in self.options.items():
@@ -72,7 +85,7 @@ def planned_jobs(
     suite_names: str | None,
     seeds: int,
     out: Path,
-    preset: str,
+    preset: str | None,
     options: Mapping[str, Any],
 ) -> list[Job]:
     """The runs that `playvirtual sweep` is asked for by these names and options, all of which can be played here."""
@@ -88,10 +101,13 @@ def jobs(
     seeds: int,
     out: Path,
     *,
-    preset: str = "paper",
+    preset: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[Job]:
-    """Every run of the grid, seed by seed so that a study can be read early; runs that rows share are listed once."""
+    """Every run of the grid, seed by seed so that a study can be read early; runs that rows share are listed once.
+
+    Without `preset` the experiment's own holds.
+    """
     if not 1 <= seeds <= MAX_SEEDS:
         raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 to {MAX_SEEDS}")
     found: dict[Path, Job] = {}
@@ -100,7 +116,7 @@ def jobs(
             kinds = ("any", action_kind(entry.task))
             for row in (r for r in grid.rows if r.actions in kinds):
                 try:
-                    job = _job(grid, row, entry, seed, out, preset, options or {})
+                    job = _job(grid, row, entry, seed, out, preset or grid.preset, options or {})
                 except InputError as error:  # of several tasks, one may refuse what the others accept
                     raise InputError(str(error) if entry.task in str(error) else f"{entry.task}: {error}") from None
                 found.setdefault(job.path, job)
@@ -127,7 +143,7 @@ def _job(
     folder = folder_name(row.method, preset, changes(to_dict(named)))
     path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
     values = flat(to_dict(config))
-    return Job(row.label, config, {name: values[name] for name in wanted}, path, after)
+    return Job(row.label, config, {name: values[name] for name in wanted}, path, after, grid.probe)
 
 
 def check_flags(grid: Experiment, options: Mapping[str, Any]) -> None:

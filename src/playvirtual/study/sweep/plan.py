@@ -23,6 +23,10 @@ def experiments_text() -> str:
     lines = []
     for e in EXPERIMENTS.values():
         lines.append(f"{e.name:<{width}}  {e.title} ({e.source}): {_settings_text(e)}")
+        if e.probe:
+            lines.append(f"{'':<{width}}  probes every finished run: playvirtual probe RUN {e.probe}")
+        if e.preset != "paper":
+            lines.append(f"{'':<{width}}  under preset {e.preset}, which the paper's numbers are of (--preset)")
         if e.needs:
             lines.append(f"{'':<{width}}  needs {e.needs}")
     return "\n".join([*lines, "", f"suites: {', '.join(SUITE_NAMES)}, or any tasks separated by commas"])

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
@@ -17,6 +17,7 @@ from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines.engine import Engine, Outcome
+from playvirtual.study.probes.records import is_probed
 from playvirtual.study.settings import other_results
 from playvirtual.study.sweep import time as sweep_time
 from playvirtual.study.sweep.grids import Job
@@ -74,13 +75,21 @@ def state(job: Job) -> State:
 
 
 def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]]:
-    """(finished, to do, unreadable) jobs; raises if a folder holds a run of another configuration."""
+    """(finished, to do, unreadable) jobs; raises if a folder holds a run of another configuration.
+
+    A finished run whose probe is missing is to do, from that stage on.
+    """
     finished: list[Job] = []
     to_do: list[Job] = []
     unreadable: dict[Path, str] = {}
     for job in jobs:
         try:
-            (finished if state(job) == "finished" else to_do).append(job)
+            if state(job) != "finished":
+                to_do.append(job)
+            elif _lacks_probe(job):
+                to_do.append(replace(job, stage="probe"))
+            else:
+                finished.append(job)
         except Changed:
             raise
         except InputError as error:
@@ -88,11 +97,16 @@ def sort_out(jobs: Sequence[Job]) -> tuple[list[Job], list[Job], dict[Path, str]
     return finished, to_do, unreadable
 
 
+def _lacks_probe(job: Job) -> bool:
+    return bool(job.probe) and not is_probed(job.path, job.probe, job.config.steps)
+
+
 def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 1) -> Result:
     """Carries out the runs that are not finished; a run that fails is tried `retries` times more, then given up.
 
-    A run that ends for bad input is not tried again, since it would end with the same error. A SIGINT or SIGTERM
-    ends the sweep: its runs write a checkpoint, from which the same sweep resumes them.
+    A run that ends for bad input is not tried again, since it would end with the same error. Where the table needs a
+    probe, the engine takes it of each run that is trained, as work of its own. A SIGINT or SIGTERM ends the sweep: its
+    runs write a checkpoint, from which the same sweep resumes them.
     """
     check_retries(retries)
     finished, to_do, unreadable = sort_out(jobs)
@@ -132,7 +146,7 @@ class _Sweep:
         self.result = result
         self._engine, self._display, self._retries = engine, display, retries
         self._waiting, self._running = deque(to_do), dict[Path, Job]()
-        self._unfinished = {job.path for job in to_do}  # and not given up
+        self._unfinished = {job.path for job in to_do if job.stage == "train"}  # and not given up
         self._attempts: dict[Path, int] = {}
         self._shown: dict[Path, float] = {}  # run folder → when the display was told that it runs
         self._from_scratch: dict[Path, bool] = {}  # run folder → whether this attempt started it, and resumed nothing
@@ -165,20 +179,27 @@ class _Sweep:
             self._display.started(job, self._attempts[job.path])
 
     def end(self, outcome: Outcome) -> None:
-        """Records how a run ended; a failed one waits for its next attempt or is given up."""
+        """Records how a stage of a run ended; a failed one waits for its next attempt or is given up."""
         job, error, bad_input = outcome
         self._show(job)
         seconds = time.monotonic() - self._shown.pop(job.path)
         del self._running[job.path]
+        if error is None and job.stage == "train":
+            if self._from_scratch[job.path]:
+                sweep_time.note(job.path, seconds)
+            self._unfinished.discard(job.path)
+            if _lacks_probe(job):
+                del self._attempts[job.path]
+                self._waiting.appendleft(replace(job, stage="probe"))
+                return
         again = error is not None and not bad_input and self._attempts[job.path] <= self._retries
         self._display.ended(job, error, again=again)
         if error is None:
-            if self._from_scratch[job.path]:
-                sweep_time.note(job.path, seconds)
             self.result.finished.append(job)
-            self._unfinished.discard(job.path)
         elif again:
             self._waiting.append(job)
+        elif job.stage == "probe":
+            self.result.failed[job.path] = error
         else:
             self.give_up(job.path, error)
 
