@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.waiting import HANG
+
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 if not SCRIPTS.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
@@ -63,7 +65,7 @@ def complaint(command: str, folder: Path) -> str:
     """The one line that a script prints for these arguments, before anything else."""
     script, *words = command.replace("ROOT", str(SCRIPTS.parent)).split()
     done = subprocess.run(
-        [sys.executable, SCRIPTS / script, *words], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, SCRIPTS / script, *words], cwd=folder, capture_output=True, text=True, timeout=HANG
     )
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.splitlines()

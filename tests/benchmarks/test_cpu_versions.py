@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "cpu_versions.py"
 if not SCRIPT.exists():
@@ -20,7 +22,7 @@ if not SCRIPT.exists():
 def test_a_version_is_as_fast_as_itself() -> None:
     """The limits are wide for busy machines; both sides get every setting, so nothing is ignored."""
     words = [ROOT, ROOT, "--rows", "toy/catch:rl", "--rounds", "2", "--seconds", "0.5"]
-    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert "ignored" not in done.stdout
     ratio = re.search(r"ratio ([0-9.]+) ", done.stdout)
@@ -31,7 +33,7 @@ def test_a_version_is_as_fast_as_itself() -> None:
 @pytest.mark.slow
 def test_the_worker_names_the_script_that_it_belongs_to() -> None:
     worker = SCRIPT.with_name("version_worker.py")
-    done = subprocess.run([sys.executable, worker, "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, worker, "--help"], capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("a helper of cpu_versions.py")
     assert done.stdout.count("\n") == 1

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import HANG
+
 QUICK = ("--steps=120", "--learning-starts=60", "--K=2", "--eval-episodes=4", "--eval-every=60", "--log-every=60")
 
 
@@ -18,5 +20,5 @@ def playvirtual(*words: str, cwd: Path, **environment: str) -> subprocess.Comple
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG
+
 RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():
     pytest.skip("results/ is not here", allow_module_level=True)
@@ -45,7 +47,7 @@ def run_queue(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return done

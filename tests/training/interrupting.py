@@ -12,6 +12,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.runs import checkpoint
 from playvirtual.training.runner import run
+from tests.waiting import HANG
 
 CATCH: dict[str, Any] = {
     "device": "cpu",
@@ -74,4 +75,4 @@ def finish_and_compare(path: Path, whole: Path) -> None:
 
 def playvirtual(*words: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "playvirtual", *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-m", "playvirtual", *words], capture_output=True, text=True, timeout=HANG)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from playvirtual.cli.main import main
 from tests.cli.command import playvirtual
 from tests.study.chromium import needs_chromium, open_page
+from tests.waiting import HANG, wait_until
 
 QUICK = [
     "--steps=240",
@@ -132,11 +132,9 @@ def test_a_sweep_that_is_stopped_resumes_with_the_same_command(tmp_path: Path, s
     words = [sys.executable, "-m", "playvirtual", *SWEEP, "--seeds", "1", "--rows", "playvirtual"]
     log = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "metrics.jsonl"
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not log.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(log.exists, "the first line of metrics.jsonl")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=HANG)
     if process.returncode == 0:
         pytest.skip("the run was over before the signal came")
     assert process.returncode == 130
