@@ -25,7 +25,9 @@ def test_a_version_is_compared_with_itself() -> None:
     done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert "ignored" not in done.stdout
-    line = r"toy/catch:rl +([0-9.]+) → +([0-9.]+) steps/s, ratio ([0-9.]+) \[([0-9.]+), ([0-9.]+)\] of 2 rounds of 0.5 s\n"
+    line = (
+        r"toy/catch:rl +([0-9.]+) → +([0-9.]+) steps/s, ratio ([0-9.]+) \[([0-9.]+), ([0-9.]+)\] of 2 rounds of 0.5 s\n"
+    )
     found = re.fullmatch(line, done.stdout)
     assert found is not None, done.stdout
     first, second, ratio, lowest, highest = map(float, found.groups())

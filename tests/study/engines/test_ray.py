@@ -9,15 +9,16 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.errors import InputError
 from playvirtual.runs.checkpoint import complete
-from playvirtual.study.engines.local import LocalEngine
 from playvirtual.study.sweep.display import PlainLines
 from playvirtual.study.sweep.experiments import experiment, suite
 from playvirtual.study.sweep.grids import Job, jobs
@@ -26,9 +27,8 @@ from tests.waiting import HANG, wait_until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 
-STEPS = 600
 OPTIONS = {
-    "steps": STEPS,
+    "steps": 600,
     "learning_starts": 100,
     "K": 2,
     "eval_episodes": 4,
@@ -98,9 +98,8 @@ def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
     assert [word.split()[0] for word in killer.killed] == ["worker", "node"]
     assert len(result.finished) == len(found) == 3
 
-    alone = sweep(grid(tmp_path / "local"), LocalEngine(2), PlainLines())
-    assert alone.failed == {}
-    for one, other in zip(found, grid(tmp_path / "local"), strict=True):
+    for one, other in zip(found, grid(tmp_path / "alone"), strict=True):
+        pv.train(**other.arguments(), quiet=True)
         for name in ("evaluations.jsonl", "metrics.jsonl"):
             assert (one.path / name).read_text() == (other.path / name).read_text(), one.title
 
@@ -131,22 +130,29 @@ def test_a_signal_leaves_checkpoints_and_names_the_command_that_resumes(tmp_path
     assert len(complete(run)) == 1
 
 
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What starts a cluster of this process starts one, and it ends with the test."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.slow
-def test_what_can_never_work_is_refused_or_tried_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_what_can_never_work_is_refused_or_tried_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     foreign = tmp_path / "toy-catch" / "rl" / "seed-1" / "notes.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("not a run")
     words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "rl", "--seeds", "1", "--out", str(tmp_path)]
     words += ["--engine", "ray", "--address", "local", "--gpus-per-run", "0", "--retries", "3"]
-    command = [sys.executable, "-m", "playvirtual", *words, "--device"]
-    cuda, cpu = (
-        subprocess.run([*command, device], capture_output=True, text=True, timeout=HANG) for device in ("cuda", "cpu")
-    )
-    assert cuda.returncode == 2
-    assert cuda.stderr.startswith("playvirtual: error: device: 'cuda' is not allowed with gpus_per_run 0"), cuda.stderr
-    assert cpu.returncode == 1, cpu.stderr
-    assert cpu.stdout.count("started   toy/catch  RL  seed 1") == 1
-    assert f"run_dir: {str(foreign.parent)!r}" in cpu.stderr
+    assert main([*words, "--device", "cuda"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("playvirtual: error: device: 'cuda' is not allowed with gpus_per_run 0"), said
+    assert main([*words, "--device", "cpu"]) == 1
+    out, said = capfd.readouterr()
+    assert out.count("started   toy/catch  RL  seed 1") == 1
+    assert f"run_dir: {str(foreign.parent)!r}" in said
 
 
 def test_an_unreachable_address_is_an_error_before_ray_tries_it(
