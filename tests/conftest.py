@@ -1,8 +1,12 @@
 """Set-up before any test."""
 
+import random
 from contextlib import suppress
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, settings
 
 from playvirtual.messages import log_to_stderr
 
@@ -13,6 +17,21 @@ with suppress(ImportError):
 
 # pytest's own handlers count as a program's set-up of logging, after which `pv.train` and others print no messages.
 log_to_stderr()
+
+# A machine that is slow or busy is no failure, so nothing is measured against the clock; every run of the tests
+# tries the same examples, so that what fails once fails again.
+settings.register_profile(
+    "playvirtual", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, print_blob=True
+)
+settings.load_profile("playvirtual")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test begins with the same global random states, whichever tests its process ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import HANG
+
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -17,7 +19,7 @@ def interpreted(module: str, expression: str) -> float:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert result.returncode == 0, result.stderr
     return float(result.stdout.split()[-1])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from playvirtual.extensions import GROUP
+from tests.waiting import HANG
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 
@@ -43,7 +44,7 @@ def test_every_python_block_of_the_page_runs(tmp_path: Path) -> None:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     trained = {path.name for path in (tmp_path / "runs").iterdir() if (path / "evaluations.jsonl").stat().st_size}

@@ -327,7 +327,7 @@ def test_what_every_second_update_leaves_out(momentum_period: int, moves: bool) 
 
 
 @given(periods=st.tuples(*[st.integers(1, 7)] * 3), updates=st.lists(st.integers(0, 10**6), min_size=1, max_size=9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_update_has_a_kind_that_does_the_same_of_few(periods: tuple[int, ...], updates: list[int]) -> None:
     agent = small(**dict(zip(("actor_period", "critic_target_period", "momentum_period"), periods, strict=True)))
     for update in updates:

@@ -16,11 +16,12 @@ from playvirtual.bench.profiling import profile_updates, summarize
 from playvirtual.bench.table import rate
 from playvirtual.cli.main import main
 from playvirtual.envs.env import ResetsInBackground
+from tests.waiting import HANG
 
 
 def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "playvirtual", "bench", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG)
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,6 @@ import torch
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 if not SCRIPTS.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
-
-pytestmark = pytest.mark.slow  # every test starts a program
 
 BAD = [
     ("runs_per_card.py toy/cach 1", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
@@ -59,24 +58,34 @@ NO_GPU = [
 ]
 
 
-def complaint(command: str, folder: Path) -> str:
+Complaint = Callable[[str], str]
+
+
+@pytest.fixture
+def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Complaint:
     """The one line that a script prints for these arguments, before anything else."""
-    script, *words = command.replace("ROOT", str(SCRIPTS.parent)).split()
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / script, *words], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    return line
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(SCRIPTS)  # as `python benchmarks/SCRIPT` has it
+
+    def run(command: str) -> str:
+        script, *words = command.replace("ROOT", str(SCRIPTS.parent)).split()
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / script), *words])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+        out, err = capfd.readouterr()
+        assert (ended.value.code, out) == (2, ""), err
+        (line,) = err.splitlines()
+        return line
+
+    return run
 
 
 @pytest.mark.parametrize(("command", "start"), BAD, ids=[command for command, _ in BAD])
-def test_bad_input_is_one_line_and_exit_code_2(command: str, start: str, tmp_path: Path) -> None:
-    assert complaint(command, tmp_path).startswith(f"error: {start}")
+def test_bad_input_is_one_line_and_exit_code_2(command: str, start: str, complaint: Complaint) -> None:
+    assert complaint(command).startswith(f"error: {start}")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", NO_GPU)
-def test_a_gpu_that_is_not_there_is_bad_input(command: str, tmp_path: Path) -> None:
-    line = complaint(command, tmp_path)
-    assert line == "error: device: 'cuda' is not there (PyTorch sees no GPU); allowed: auto, cpu"
+def test_a_gpu_that_is_not_there_is_bad_input(command: str, complaint: Complaint) -> None:
+    assert complaint(command) == "error: device: 'cuda' is not there (PyTorch sees no GPU); allowed: auto, cpu"

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.waiting import HANG
+
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 if not SCRIPTS.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
@@ -28,7 +30,7 @@ finally:
 )  # Rainbow, SAC, SAC without an auxiliary objective
 def test_every_part_is_found_and_the_shares_are_those_of_a_run(words: str) -> None:
     command = [sys.executable, SCRIPTS / "cpu_profile.py", "--steps", "40", *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     shares = {
         part: float(share) for part, share in re.findall(r"^ +(\S.*?) +[0-9.]+ ms +([0-9.]+)%$", done.stdout, re.M)

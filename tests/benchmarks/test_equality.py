@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch._inductor import config as inductor
 
+from tests.waiting import HANG
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "equality.py"
 if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
@@ -74,7 +76,7 @@ def test_errors_and_limits_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=HANG)
 
 
 @pytest.mark.slow

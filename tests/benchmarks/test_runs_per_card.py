@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "runs_per_card.py"
 if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.slow  # every test starts a program
 
 def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -> None:
     words = ["toy/catch", "2", "1", "--device=cpu", "--seconds=0.5", "--fill=30", "--warm=5", "--out=rows.json"]
-    done = subprocess.run([sys.executable, SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     one, two = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (one["runs"], two["runs"]) == (1, 2)
@@ -34,7 +36,7 @@ def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -
 
 def test_without_one_run_there_is_nothing_to_compare_with_and_without_a_gpu_no_mps() -> None:
     words = ["toy/catch", "2", "--device=cpu", "--seconds=0.2", "--fill=30", "--warm=0", "--mps=on"]
-    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert "times one run's" not in done.stdout
     assert "no GPU: MPS does not apply" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.messages import replace_unencodable
-from tests.cli.command import QUICK, playvirtual
+from tests.cli.command import QUICK, started
 
 
 @pytest.mark.parametrize(
@@ -115,28 +115,28 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 @pytest.mark.slow
 def test_a_process_ends_with_the_exit_code_of_its_command(tmp_path: Path) -> None:
-    result = playvirtual("train", "toy/catch", "--K", "-3", cwd=tmp_path)
+    result = started("train", "toy/catch", "--K", "-3", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "playvirtual: error: K: -3 is not allowed; allowed: 0 or more\n"
 
 
 def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
-    alone = playvirtual(cwd=tmp_path)
+    alone = started(cwd=tmp_path)
     assert (alone.returncode, alone.stdout) == (2, "")
     for line in ("train an agent and score it", "score a trained agent again", "list tasks, methods or experiments"):
         assert line in alone.stderr
-    assert alone.stderr == playvirtual("--help", cwd=tmp_path).stdout
+    assert alone.stderr == started("--help", cwd=tmp_path).stdout
 
 
 def test_it_tells_its_version(tmp_path: Path) -> None:
-    told = playvirtual("--version", cwd=tmp_path)
+    told = started("--version", cwd=tmp_path)
     assert (told.returncode, told.stdout, told.stderr) == (0, f"playvirtual {pv.__version__}\n", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["train", "toy/catch", *QUICK], ["train", "--help"], ["list", "experiments"]])
 def test_what_the_locale_cannot_encode_is_replaced(words: list[str], tmp_path: Path) -> None:
-    shown = playvirtual(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    shown = started(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "?" in shown.stdout
 

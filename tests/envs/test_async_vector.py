@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.toy import Catch
 from playvirtual.envs.vector import SyncVectorEnv
 from playvirtual.errors import InputError
+from tests.waiting import HANG, wait_until
 
 pytest.importorskip("dm_control")
 try:
@@ -40,11 +40,8 @@ def alive(process: int) -> bool:
         return False
 
 
-def gone(processes: list[int], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(alive, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, processes))
+def wait_for_the_end_of(processes: list[int]) -> None:
+    wait_until(lambda: not any(map(alive, processes)), f"the end of the processes {processes}")
 
 
 def children() -> list[int]:
@@ -166,7 +163,7 @@ def test_a_worker_that_dies_is_named_by_its_environments(cartpoles):
     env, processes = cartpoles
     env.reset([0, 1, 2], [0, 1, 2])
     os.kill(processes[1], signal.SIGKILL)
-    assert gone(processes[1:])
+    wait_for_the_end_of(processes[1:])
     with pytest.raises(RuntimeError, match=r"environments 1 to 2 has ended \(exit code -9\)"):
         env.step(np.zeros((3, 1), np.float32))
 
@@ -237,8 +234,8 @@ def test_no_process_outlives_the_caller(number):
     processes = [int(word) for word in caller.stdout.readline().split()]
     assert len(processes) == 2
     os.killpg(caller.pid, number)
-    output, _ = caller.communicate(timeout=60)
-    assert gone(processes)
+    output, _ = caller.communicate(timeout=HANG)
+    wait_for_the_end_of(processes)
     assert ("closed" in output) == (number == signal.SIGINT)
 
 

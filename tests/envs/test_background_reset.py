@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 
 import numpy as np
@@ -15,6 +14,7 @@ from playvirtual.envs.atari import Atari
 from playvirtual.envs.env import EnvironmentConfig, VectorStep
 from playvirtual.envs.vector import BackgroundReset
 from playvirtual.training.trainer import Trainer
+from tests.waiting import HANG, wait_until
 
 
 def game(config: EnvironmentConfig) -> Atari:
@@ -47,7 +47,7 @@ class Slow:
         self.go, self.closed = go, closed
 
     def reset(self, indices, seeds):
-        assert self.go.wait(20)
+        assert self.go.wait(HANG)
         if seeds[0] < 0:
             raise ValueError("no such seed")
         return np.full((1, 1, 2, 2), seeds[0], np.uint8)
@@ -108,8 +108,6 @@ def test_training_on_atari_loads_every_game_once_and_in_advance(monkeypatch):
     with closing(Trainer(build("atari/pong", max_episode_frames=40, device="cpu"))) as trainer:
         while trainer.env.num_episodes < 4:
             trainer.train(1)
-        deadline = time.monotonic() + 60
-        while len(loaded) < 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: len(loaded) >= 5, "the load of the fifth game")
     assert len({seed for seed, _ in loaded}) == len(loaded) == 5  # four games and the one that follows them
     assert [here for _, here in loaded] == [True, False, False, False, False]

@@ -14,6 +14,7 @@ from playvirtual.config.build import build
 from playvirtual.envs import gl, make
 from playvirtual.envs.dmc import DMControl, task_names
 from playvirtual.errors import InputError
+from tests.waiting import HANG
 
 pytest.importorskip("dm_control")
 try:
@@ -180,7 +181,7 @@ def test_a_back_end_may_be_written_in_capitals():
     code += "\nimport os; print(os.environ['MUJOCO_GL'])"
     name, _ = gl.choose()
     env = {**os.environ, "MUJOCO_GL": f"{name.upper()} "}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (0, f"{name}\n"), done.stderr
 
 
@@ -215,6 +216,6 @@ def test_a_training_begins_in_a_process_that_has_drawn(tmp_path):
         "1",
     ]
     words = [sys.executable, "-m", "playvirtual", "train", "dmc/cartpole-swingup", *sizes, "--eval-episodes", "1"]
-    done = subprocess.run([*words, "--run-dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*words, "--run-dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert "dmc/cartpole-swingup playvirtual, seed 1: score" in done.stdout

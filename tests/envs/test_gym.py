@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from playvirtual.envs import check, make
 from playvirtual.errors import InputError
+from tests.waiting import HANG
 
 
 class Painted(gymnasium.Env):
@@ -113,7 +114,7 @@ config = EnvironmentConfig(4, "zeros", 84, True, 1, 0, False, 0.0)
 pong = make("gym/ALE/Pong-v5", 1, training=True, config=config)
 print(pong.frame_shape, pong.action_space)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG)
     assert (done.stdout, done.stderr) == ("(1, 84, 84) Discrete(6)\n", "")
     with pytest.raises(InputError, match="did you mean 'gym/ALE/Pong-v5'"):
         check("gym/ALE/Pong-v6")
@@ -266,7 +267,7 @@ def test_drawing_without_a_desktop_is_silent_and_the_same() -> None:
     desktop = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
     env = {name: value for name, value in os.environ.items() if name not in desktop}
     plain, ours = (
-        subprocess.run([sys.executable, "-c", DRAW, who], env=env, capture_output=True, text=True, timeout=120)
+        subprocess.run([sys.executable, "-c", DRAW, who], env=env, capture_output=True, text=True, timeout=HANG)
         for who in ("plain", "ours")
     )
     assert (ours.returncode, ours.stderr) == (0, "")

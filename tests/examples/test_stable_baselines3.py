@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.waiting import HANG
+
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 SCRIPT = Path(__file__).parents[2] / "examples" / "stable_baselines3_dqn.py"
 if not SCRIPT.exists():
@@ -60,6 +62,6 @@ def test_a_saved_agent_comes_back_whole(agent: Any, tmp_path: Path) -> None:
 
 def test_from_the_command_line() -> None:
     words = [sys.executable, str(SCRIPT), "--game", "space_invaders", "--steps", "1100"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("VirtualDQN, space_invaders, seed 0: ")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import playvirtual
+from tests.cli.command import Forks
 
 pytestmark = pytest.mark.slow
 
@@ -61,8 +61,10 @@ def command(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     (installed / "entry_points.txt").write_text(ENTRY_POINTS)
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
 
+    forks = Forks(PYTHONPATH=path)
+
     def run(*words: str, exit_code: int = 0) -> CompletedProcess[str]:
-        done = playvirtual(*words, cwd=folder, PYTHONPATH=path)
+        done = forks.run(*words, cwd=folder)
         assert done.returncode == exit_code, done.stderr
         return done
 

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from playvirtual.kernels.adam import clip_grad_norm_by_group
 
 
-@settings(deadline=None)
 @given(st.integers(0, 100), st.sampled_from([0.1, 1.0, 1e3]))
 def test_every_part_is_clipped_like_a_whole_model(seed: int, limit: float) -> None:
     torch.manual_seed(seed)

@@ -43,7 +43,7 @@ def draw(space: ActionSpace, sampler: Any, B: int, M: int, K: int, seed: int = 0
 
 
 @SPACES
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(B=st.integers(1, 4), M=st.integers(0, 3), K=st.integers(0, 4), seed=st.integers(0, 1000))
 def test_uniform_actions_lie_in_the_space_and_are_decided_by_the_generator(
     space: ActionSpace, B: int, M: int, K: int, seed: int

@@ -74,7 +74,7 @@ def test_a_target_projection_that_changes_nothing_is_one() -> None:
     assert isinstance(aux.g_m, nn.Sequential)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(B=st.integers(1, 4), M=st.integers(1, 5), K=st.integers(1, 6), seed=st.integers(0, 10_000))
 def test_cycle_loss_of_an_exact_inverse_is_zero(B: int, M: int, K: int, seed: int) -> None:
     """Definition 1 holds, for any actions, when b undoes h."""

@@ -32,7 +32,7 @@ def expected_return(entries: list[Entry], gamma: float) -> tuple[float, int, flo
     return total, steps, discount
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EPISODES, st.integers(2, 60))
 def test_transitions(episodes: list[tuple[int, bool]], capacity: int) -> None:
     replay, history = fill([*episodes, (2, False)], capacity + STACK, STACK, action_size=1)
@@ -50,7 +50,7 @@ def test_transitions(episodes: list[tuple[int, bool]], capacity: int) -> None:
             assert stacks(batch.next_observations[b : b + 1]) == [history[i + 1].stack]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EPISODES, st.integers(1, 5), st.integers(20, 60))
 def test_sequences_within_an_episode(episodes: list[tuple[int, bool]], K: int, capacity: int) -> None:
     replay, history = fill(episodes, capacity, STACK, action_size=1)
@@ -68,7 +68,7 @@ def test_sequences_within_an_episode(episodes: list[tuple[int, bool]], K: int, c
         assert stacks(batch.observations[b]) == [entry.stack for entry in sequence]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EPISODES, st.integers(0, 4), st.integers(1, 5), st.integers(20, 60))
 def test_sequences_with_returns(episodes: list[tuple[int, bool]], K: int, n: int, capacity: int) -> None:
     """The mask is 1 up to the first terminating step, or up to the end of a truncated episode."""
@@ -91,7 +91,7 @@ def test_sequences_with_returns(episodes: list[tuple[int, bool]], K: int, n: int
             assert stacks(batch.next_observations[b : b + 1]) == [history[i + steps].stack]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EPISODES, st.integers(1, 6), st.floats(0.5, 1.0))
 def test_n_step_returns_by_brute_force(episodes: list[tuple[int, bool]], n: int, gamma: float) -> None:
     replay, history = fill([*episodes, (1, True)], 200, 1)

@@ -18,7 +18,7 @@ def kept_ids(replay: ReplayBuffer) -> range:
     return range(max(0, replay.num_added - replay.capacity), replay.num_added)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EPISODES, st.integers(5, 40), st.integers(1, 4))
 def test_every_observation_equals_what_the_environment_returned(
     episodes: list[tuple[int, bool]], capacity: int, stack: int
@@ -32,7 +32,7 @@ def test_every_observation_equals_what_the_environment_returned(
         assert stored == history[entry_id].stack
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 4), st.booleans())
 def test_replay_buffer_and_frame_stack_agree_on_frames_before_an_episode(
     lengths: list[int], depth: int, repeat: bool
@@ -53,7 +53,7 @@ def test_replay_buffer_and_frame_stack_agree_on_frames_before_an_episode(
             assert stored.flatten().tolist() == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6), st.booleans())
 def test_valid_starts_by_brute_force(
     episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int, within: bool

@@ -26,7 +26,6 @@ def test_frequencies_follow_the_weights() -> None:
     torch.testing.assert_close(shares, weights / weights.sum(), atol=0.008, rtol=0)  # > 4 standard deviations
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0.0, 1e-6, 1.0, 1e6]), min_size=1, max_size=50), st.integers(0, 1000))
 def test_weight_zero_is_never_drawn(values: list[float], seed: int) -> None:
     weights = torch.tensor([*values, 1.0, 0.0])
@@ -121,7 +120,7 @@ def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads:
 EPISODES = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12)  # (length, terminates)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6))
 def test_new_priorities_are_one_exactly_at_the_valid_starts(
     episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int
@@ -137,7 +136,7 @@ def test_new_priorities_are_one_exactly_at_the_valid_starts(
             torch.testing.assert_close(sampler.priorities, replay.valid_starts(span).float())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from(["continues", "terminated", "truncated"]), st.booleans()), max_size=60),
     st.integers(2, 25),

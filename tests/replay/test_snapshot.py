@@ -33,7 +33,7 @@ def contents(replay: ReplayBuffer) -> dict[str, bytes]:
     return {name: content() for name, content in snapshot_files(replay)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 15), st.integers(0, 40))
 def test_restored_frames_equal_the_stored_ones(capacity: int, count: int) -> None:
     one, two = ReplayBuffer(capacity, SHAPE, 1, None), ReplayBuffer(capacity, SHAPE, 1, None)
@@ -45,7 +45,7 @@ def test_restored_frames_equal_the_stored_ones(capacity: int, count: int) -> Non
     assert torch.equal(two.frames, one.frames)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 15), st.lists(st.integers(1, 9), min_size=2, max_size=8))
 def test_the_same_name_means_the_same_content(capacity: int, counts: list[int]) -> None:
     replay = ReplayBuffer(capacity, SHAPE, 1, None)

@@ -61,7 +61,7 @@ def play(replay: ReplayBuffer, events: list[tuple[float, str] | None], action_si
     return rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVENTS, st.integers(2, 20), st.sampled_from([None, 1, 3]), st.sampled_from([0, 1, 3]))
 def test_the_buffer_holds_the_last_entries_of_a_plain_list(
     events: list[tuple[float, str] | None], capacity: int, action_size: int | None, slots: int

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import HANG
 
 RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():
@@ -37,23 +42,32 @@ def entry(name: str, method: str, seeds: str, status: str = "open") -> str:
     return ENTRY.format(name=name, method=method, seeds=seeds, options=OPTIONS, status=status)
 
 
+COMMON = ["--queue=queue.toml", "--results=results", "--out=work", "--commit=abc1234", "--device=cpu"]
+
+
 def run_queue(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs results/run_queue.py on the queue in `folder`, with runs on the CPU and finished ones in folder/results."""
-    common = ["--queue=queue.toml", "--results=results", "--out=work", "--commit=abc1234", "--device=cpu"]
     done = subprocess.run(
-        [sys.executable, RESULTS / "run_queue.py", *common, *words],
+        [sys.executable, RESULTS / "run_queue.py", *COMMON, *words],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return done
 
 
 def started(folder: Path, *words: str) -> list[tuple[str, int]]:
-    """(name of the entry, seed) of the runs that would be started."""
-    lines = run_queue(folder, *words, "--dry-run").stdout.splitlines()[1:]
+    """(name of the entry, seed) of the runs that would be started, as the same program says in this process."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["run_queue.py", *COMMON, *words, "--dry-run"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(RESULTS / "run_queue.py"), run_name="__main__")
+    assert ended.value.code == 0
+    lines = said.getvalue().splitlines()[1:]
     found = [re.match(r"toy/catch  (.+)  seed (\d+): playvirtual train toy/catch ", line) for line in lines]
     return [(match[1], int(match[2])) for match in found if match]
 
@@ -100,10 +114,10 @@ def test_finished_runs_are_packed_with_their_provenance_and_not_started_again(tm
 def test_runs_that_are_still_going_when_the_minutes_are_over_are_left_to_the_next_call(tmp_path: Path) -> None:
     long = entry("long", "rl", "1").replace("steps = 60", "steps = 20000")
     (tmp_path / "queue.toml").write_text(long + PACE.replace("4000", "0.1"))
-    stopped = run_queue(tmp_path, "--minutes=0.2", "--workers=1")
+    stopped = run_queue(tmp_path, "--minutes=0.1", "--workers=1")
     assert "stopped: toy/catch  long  seed 1; the next call resumes it" in stopped.stderr
     assert "finished run" not in stopped.stdout.splitlines()[-1]
-    assert started(tmp_path, "--minutes=0.2", "--workers=1") == [("long", 1)]
+    assert started(tmp_path, "--minutes=0.1", "--workers=1") == [("long", 1)]
 
 
 def test_the_entries_of_the_queue_are_marked_as_what_they_are() -> None:

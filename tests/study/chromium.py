@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
     "--headless",
@@ -30,7 +32,7 @@ def open_page(page: Path, profile: Path) -> tuple[str, list[str]]:
         [BROWSER, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", page.resolve().as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )
     assert result.stdout, result.stderr
     return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]

@@ -1,7 +1,6 @@
 """Runs of toy/catch that are interrupted on their way, and a comparison with the run that was not."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +69,3 @@ def finish_and_compare(path: Path, whole: Path) -> None:
         assert (path / name).read_bytes() == (whole / name).read_bytes()
     weights = [checkpoint.newest(run) / "weights.safetensors" for run in (path, whole)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-def playvirtual(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "playvirtual", *words], capture_output=True, text=True, timeout=120)

@@ -11,7 +11,8 @@ import pytest
 import playvirtual as pv
 from playvirtual.runs import checkpoint
 from playvirtual.runs.atomic_io import lock_run_folder
-from tests.training.interrupting import CATCH, FLAGS, finish_and_compare, playvirtual, stopped, train_until
+from tests.cli.command import playvirtual
+from tests.training.interrupting import CATCH, FLAGS, finish_and_compare, stopped, train_until
 
 
 def test_a_removed_run_folder_is_not_made_again(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_full_disk(whole: Path, small_disk: tuple[Path, Callable[[str], None]]
     one = sum(f.stat().st_size for f in checkpoint.newest(whole).iterdir())
     remount(f"size={int(2.6 * one / 1024)}k")
     path = disk / "run"
-    result = playvirtual("train", "toy/catch", *FLAGS, "--run-dir", str(path), "--quiet")
+    result = playvirtual("train", "toy/catch", *FLAGS, "--run-dir", str(path), "--quiet", cwd=disk)
     assert result.returncode == 1
     assert result.stderr.startswith(f"playvirtual: error: cannot write '{path}")
     assert "No space left on device; last good checkpoint: " in result.stderr
@@ -97,7 +98,7 @@ def test_a_full_disk(whole: Path, small_disk: tuple[Path, Callable[[str], None]]
     for each in kept:
         checkpoint.verify(each)
     remount("ro")
-    refused = playvirtual("train", "--resume", str(path), "--quiet")
+    refused = playvirtual("train", "--resume", str(path), "--quiet", cwd=disk)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert f"run_dir: '{path}' cannot be written: Read-only file system" in refused.stderr
     remount(f"rw,size={int(5 * one / 1024)}k")
@@ -115,7 +116,7 @@ def test_a_second_process_is_refused(whole: Path, tmp_path: Path) -> None:
     stopped(tmp_path / "run", 50)
     with lock_run_folder(tmp_path / "run"):
         before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-        second = playvirtual("train", "--resume", str(tmp_path / "run"), "--quiet")
+        second = playvirtual("train", "--resume", str(tmp_path / "run"), "--quiet", cwd=tmp_path)
         assert second.returncode == 2
         assert f"run_dir: '{tmp_path / 'run'}' is in use by process {os.getpid()} on " in second.stderr
         assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before

@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from playvirtual.training.progress import Bar, Lines, SilentAfterError, per_second
+from tests.cli.command import playvirtual
+from tests.waiting import HANG
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_a_run_continues_when_its_progress_cannot_be_written(where: str, tmp_pat
     else:
         writing = os.open("/dev/full", os.O_WRONLY)
     words = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if where == "closed" else command
-    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=HANG)
     os.close(writing)
     reason = {"full": "No space left on device", "pipe": "Broken pipe", "closed": None}[where]
     said = f"playvirtual: error: stdout: cannot be written: {reason}\n"  # the summary at the end
@@ -72,11 +74,10 @@ def test_a_run_continues_when_its_progress_cannot_be_written(where: str, tmp_pat
 
 @pytest.mark.slow
 def test_a_run_continues_when_its_messages_cannot_be_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run"), "--quiet"]
+    words = [*TRAIN.split(), "--run-dir", "run", "--quiet", "--resume"]
     (tmp_path / "run").mkdir()
-    with Path("/dev/full").open("w") as full:
-        # The messages are "no checkpoint yet, starting at step 0" and "is finished already".
-        codes = [subprocess.run([*command, "--resume"], stderr=full, timeout=120).returncode for _ in range(2)]
+    # The messages are "no checkpoint yet, starting at step 0" and "is finished already".
+    codes = [playvirtual(*words, cwd=tmp_path, stderr="/dev/full").returncode for _ in range(2)]
     assert codes == [0, 0]
     assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +16,7 @@ from playvirtual.runs import checkpoint
 from playvirtual.training import runner, trainer
 from playvirtual.training.interrupts import Interrupts
 from tests.training.interrupting import CATCH, stopped
+from tests.waiting import HANG, wait_until
 
 
 def test_a_signal_that_cannot_be_confirmed_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +34,9 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_to_resume(
 ) -> None:
     words = [sys.executable, "-m", "playvirtual", "train", "toy/catch", "--run-dir", str(tmp_path / "run"), "--quiet"]
     process = subprocess.Popen([*words, "--log-every", "10"], stderr=subprocess.PIPE, text=True)
-    wait_for(tmp_path / "run" / "metrics.jsonl")
+    wait_until((tmp_path / "run" / "metrics.jsonl").exists, "the first line of metrics.jsonl")
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=HANG)
     assert process.returncode == code
     assert said.splitlines()[-1] == (
         f"playvirtual: stopped by {number.name}; to resume: playvirtual train --resume {tmp_path / 'run'}"
@@ -73,18 +73,18 @@ def test_a_signal_at_any_line_of_a_step_stops_at_a_saved_step(line: int, tmp_pat
 def test_a_second_signal_exits_at_once() -> None:
     program = (
         "import time\nfrom playvirtual.training.interrupts import Interrupts\n"
-        "with Interrupts() as stop:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "with Interrupts() as stop:\n    print('ready', flush=True)\n    while True: time.sleep(1)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
+    assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    said = process.stderr.readline() + process.stderr.readline()
+    assert said.endswith(b"a second signal stops at once\n")
     assert process.poll() is None
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 143
-    assert time.monotonic() - began < 5
+    process.send_signal(signal.SIGTERM)  # at once: without it the process would never end
+    assert process.wait(timeout=HANG) == 143
     process.communicate()
 
 
@@ -101,9 +101,10 @@ def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
     os.close(theirs)
     reader = threading.Thread(target=drain, args=(ours, tmp_path / "run" / "metrics.jsonl"))
     reader.start()
-    reader.join(60)
+    reader.join(HANG)
+    assert not reader.is_alive()
     os.close(ours)
-    assert process.wait(timeout=60) == 129
+    assert process.wait(timeout=HANG) == 129
     checkpoint.verify(checkpoint.newest(tmp_path / "run"))
 
 
@@ -138,7 +139,7 @@ def test_what_ends_at_once_gives_the_terminal_its_cursor() -> None:
         "with Interrupts():\n    signal.raise_signal(2)\n    signal.raise_signal(2)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=HANG) == 130
     os.close(theirs)
     said = os.read(ours, 1 << 16)
     os.close(ours)
@@ -150,10 +151,3 @@ def test_signal_handlers_are_given_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     stopped(tmp_path / "run", 20)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-def wait_for(file: Path, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not file.exists():
-        assert time.monotonic() < end, f"{file} did not appear"
-        time.sleep(0.02)

@@ -41,6 +41,7 @@ TINY_ATARI: dict[str, Any] = {
     "eval_every": 0,
     "max_episode_frames": 400,
 }
+REACH: dict[str, Any] = {"channels": "8", "kernel_sizes": "3", "strides": "2", "auxiliary_batch_size": 4}
 
 
 @pytest.mark.slow
@@ -233,8 +234,8 @@ def test_nothing_is_written_when_the_run_cannot_begin(tmp_path: Path) -> None:
     [
         ("toy/catch", {"capacity": 70}),
         ("toy/catch", {"K": 4, "n_step": 3}),
-        ("toy/reach", {}),
-        pytest.param("toy/reach", {"capacity": 70}, marks=pytest.mark.slow),
+        ("toy/reach", REACH),
+        ("toy/reach", {**REACH, "capacity": 70}),
         ("minatar/breakout", {}),
     ],
 )
@@ -246,7 +247,8 @@ def test_the_order_of_updates_and_env_step_changes_nothing(task: str, options: d
     """
     ends = []
     for way in ("as in a run", "env first", "with checkpoints"):
-        config = pv.build(task, device="cpu", batch_size=8, learning_starts=60, steps=2000, **options)
+        sizes = {"batch_size": 8, "hidden": 16, "M": 2, "learning_starts": 60, "steps": 2000}
+        config = pv.build(task, device="cpu", **{**sizes, **options})
         with closing(Trainer(config)) as trainer:
             assert trainer.sampler.reads_newest_transition == ("n_step" in options)
             if way == "env first":
@@ -262,7 +264,8 @@ def test_the_order_of_updates_and_env_step_changes_nothing(task: str, options: d
 
 def test_asking_for_the_state_changes_nothing_and_gives_it_all_back() -> None:
     """After 50 frames, 13 steps, toy/reach's time limit leaves a frame that is stored with the next step."""
-    config = pv.build("toy/reach", device="cpu", batch_size=8, learning_starts=60, steps=2000)
+    sizes = {"batch_size": 8, "hidden": 16, "M": 2, "learning_starts": 60, "steps": 2000, **REACH}
+    config = pv.build("toy/reach", device="cpu", **sizes)
     with closing(Trainer(config)) as trainer, closing(Trainer(config)) as other:
         while trainer.env.num_episodes == 1:
             trainer.train(1)

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from playvirtual.errors import InputError
 from playvirtual.study.engines import mps
 from playvirtual.study.engines.local import LocalEngine
 from playvirtual.study.sweep.grids import Job
+from tests.waiting import HANG, wait_until
 
 CONTROL = """#!/bin/sh
 if [ -z "$CUDA_MPS_PIPE_DIRECTORY" ]; then  # the question to the daemon of the default folder
@@ -74,9 +74,7 @@ def job(tmp_path: Path, seed: int = 1, device: str = "cpu") -> Job:
 def environment(job: Job) -> dict[str, str]:
     """The environment variables of a run that was started, and its command line as WORDS."""
     record = job.path.with_name(job.path.name + ".env")
-    deadline = time.monotonic() + 20
-    while not record.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(record.exists, f"the start of {job.path}")
     return dict(line.split("=", 1) for line in record.read_text().splitlines() if "=" in line)
 
 
@@ -185,11 +183,9 @@ def test_ctrl_c_ends_the_daemon_after_the_runs(tmp_path, control, monkeypatch):
     if Path("/tmp/nvidia-mps/control").exists():
         pytest.skip("an MPS daemon runs on this machine")
     process = subprocess.Popen([sys.executable, "-c", SWEEP], cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "runs" / "seed-1" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((tmp_path / "runs" / "seed-1" / "metrics.jsonl").exists, "the first line of metrics.jsonl")
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(HANG) == 130
     calls = [line.split(" cards")[0] for line in control.read_text().splitlines()]
     assert calls == ["arguments=-d stdin=", "arguments= stdin=get_server_list", "arguments= stdin=quit"]
 

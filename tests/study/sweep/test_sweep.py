@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from playvirtual.cli.main import main
 from tests.cli.command import playvirtual
 from tests.study.chromium import needs_chromium, open_page
+from tests.waiting import HANG, wait_until
 
 QUICK = [
     "--steps=240",
@@ -62,7 +62,7 @@ def test_a_second_sweep_does_nothing_and_more_seeds_do_only_the_rest(study: Path
 
 @pytest.mark.slow
 def test_the_whole_suite_of_toys_is_swept_under_one_set_of_flags(tmp_path: Path) -> None:
-    """Both kinds of actions, Rainbow and SAC, in one sweep."""
+    """Both kinds of actions, Rainbow and SAC, in one sweep: six runs are planned, those of one method are made."""
     small = [
         "--steps=100",
         "--learning-starts=60",
@@ -72,11 +72,14 @@ def test_the_whole_suite_of_toys_is_swept_under_one_set_of_flags(tmp_path: Path)
         "--batch-size=8",
         "--device=cpu",
     ]
-    done = playvirtual("sweep", "toy", "--seeds", "1", "--out", "runs", *small, cwd=tmp_path)
+    words = ["sweep", "toy", "--seeds", "1", "--out", "runs", *small]
+    planned = playvirtual(*words, "--dry-run", cwd=tmp_path).stdout
+    assert "6 runs, 0 finished; 6 to do" in planned
+    done = playvirtual(*words, "--rows", "playvirtual", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6/6 runs finished" in done.stdout
+    assert "2/2 runs finished" in done.stdout
     found = {"/".join(path.parts[-4:-1]) for path in (tmp_path / "runs").rglob("evaluations.jsonl")}
-    assert found == {f"toy-{task}/{row}/seed-1" for task in ("catch", "reach") for row in ("rl", "spr", "playvirtual")}
+    assert found == {f"toy-{task}/playvirtual/seed-1" for task in ("catch", "reach")}
 
 
 @pytest.mark.slow
@@ -132,11 +135,9 @@ def test_a_sweep_that_is_stopped_resumes_with_the_same_command(tmp_path: Path, s
     words = [sys.executable, "-m", "playvirtual", *SWEEP, "--seeds", "1", "--rows", "playvirtual"]
     log = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1" / "metrics.jsonl"
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not log.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(log.exists, "the first line of metrics.jsonl")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=HANG)
     if process.returncode == 0:
         pytest.skip("the run was over before the signal came")
     assert process.returncode == 130
