@@ -18,7 +18,7 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-fast demo results clean moved
+.PHONY: help setup lint format test test-fast mutants demo results clean moved
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ test: setup lint ## set up, lint, check types, run every test
 
 test-fast: setup ## the quick tests between two edits, under 2 minutes on two cores
 	$(PYTEST) -n 2 --dist worksteal -m 'not slow' -q
+
+mutants: setup ## put faults into copies of the code and see which test notices each; ONLY=replay for a part
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)',--table docs/mutants.md)
 
 demo: setup ## train an agent on the CPU and show what it learned
 	$(BIN)/python -m playvirtual.cli.demo

@@ -38,6 +38,10 @@ class Draws(NamedTuple):
     cycle: list[list[ViewDraw]]  # (B, views) for s_t through the target encoder
     virtual: list[list[list[int]]]  # (B, M, K) virtual actions
     noise: Weights  # of the online head's noisy layers
+    past: list[
+        list[ViewDraw]
+    ]  # (B, K) for s_t … s_{t+K−1} through the target encoder; (B, 0) without backward prediction
+    last: list[ViewDraw]  # (B) for s_{t+K} through the online encoder; (0) without backward prediction
 
 
 def augmented(image: Tensor, draw: ViewDraw, pad: int, scale: float) -> Tensor:
@@ -221,7 +225,7 @@ class PlainRainbow:
         return cosine(prediction(self.w, z), projection(self.target, target))
 
     def losses(self, batch: RainbowBatch, draws: Draws) -> dict[str, list[Any]]:
-        """L_rl, L_pred, L_cyc, the new priority and max_a Q(s_t, a) of every sample."""
+        """L_rl, L_pred, L_cyc, the new priority and max_a Q(s_t, a) of every sample; backward_pred if it is on."""
         c, o, B = self.c, self.o, len(batch.returns)
         observations, actions = batch.sequences.observations, batch.sequences.actions.tolist()
         mask = batch.sequences.mask.tolist()
@@ -269,6 +273,15 @@ class PlainRainbow:
             along_recorded = self.cycle_losses(z, actions, [z_tilde[b][self.M] for b in range(B)])
             found["cyc"] = [cyc + loss for cyc, loss in zip(found["cyc"], along_recorded, strict=True)]
         found["cyc"] = [mask[b][0] * found["cyc"][b] for b in range(B)]
+        if o.backward_prediction:  # from s_{t+K} back to s_t, where all of them belong to the episode
+            z_last = [encode(self.w, observations[b, o.K], draws.last[b]) for b in range(B)]
+            z_back = self.way_back(torch.stack(z_last), actions)
+            found["backward_pred"] = [torch.zeros((), dtype=z[0].dtype) for _ in range(B)]
+            for b in range(B):
+                for k in range(o.K):
+                    z_tilde = encode(self.target, observations[b, k], draws.past[b][k])
+                    distance = cosine(prediction(self.w, z_back[k][b]), projection(self.target, z_tilde))
+                    found["backward_pred"][b] = found["backward_pred"][b] + mask[b][o.K] * distance
         return found
 
     def update(
@@ -280,13 +293,15 @@ class PlainRainbow:
         total = torch.zeros((), dtype=torch.float64)
         for b in range(B):
             sample = losses["rl"][b] + self.o.lambda_pred * losses["pred"][b] + lambda_cyc * losses["cyc"][b]
+            if "backward_pred" in losses:
+                sample = sample + self.o.lambda_pred * losses["backward_pred"][b]
             total = total + float(batch.weights[b]) * sample / B
         learning = {name: p for name, p in self.w.items() if p.requires_grad}
         gradients = dict(
             zip(learning, torch.autograd.grad(total, [*learning.values()], allow_unused=True), strict=True)
         )
         metrics = {"loss": float(total.detach())}
-        for name in ("rl", "pred", "cyc"):
+        for name in [name for name in ("rl", "pred", "backward_pred", "cyc") if name in losses]:
             metrics[f"loss_{name}"] = sum(float(one.detach()) for one in losses[name]) / B
         metrics |= {"q": sum(losses["q"]) / B, "q_min": min(losses["q"]), "q_max": max(losses["q"])}
         groups = {"stem": ("encoder.", "head."), "dm": (MODELS["h"],), "bdm": (MODELS["b"],)}

@@ -33,6 +33,7 @@ class Settings:
     K: int = 3
     M: int = 2
     real_cycle: bool = False
+    backward_prediction: bool = False
     every_step: bool = False
     latent_metric: bool = False
     mean_of_squares: bool = False  # the latent metric is a mean of squared differences instead of their sum
@@ -72,7 +73,8 @@ class Randoms(NamedTuple):
     noise: Tensor  # (B, A) of the actor's action in s_t
     next_noise: Tensor  # (B, A) of its action in s_{t+1}
     now: Views  # (S,): s_t as the encoder sees it
-    future: Views  # (S, K): s_{t+1} … s_{t+K} as the momentum encoder sees them
+    recorded: Views  # (S, K + 1): s_t … s_{t+K} as the momentum encoder sees them; s_t for backward prediction alone
+    last: Views  # (S,): s_{t+K} as the encoder sees it, for backward prediction alone
     cycle: Views  # (S, M), (S, M + 1) with a real cycle: s_t as the momentum encoder sees it, once per trajectory
     virtual: Tensor  # (S, M, K, A)
 
@@ -315,6 +317,10 @@ class PlainSac:
             cyc = [self.cycle_loss(w, b, sequences, randoms) for b in range(S)]
             found["loss_pred"], found["loss_cyc"] = torch.stack(pred).mean(), torch.stack(cyc).mean()
             found["loss_auxiliary"] = s.lambda_pred * found["loss_pred"] + weight * found["loss_cyc"]
+            if s.backward_prediction:
+                back = [self.backward_prediction_loss(w, b, sequences, randoms) for b in range(S)]
+                found["loss_backward_pred"] = torch.stack(back).mean()
+                found["loss_auxiliary"] = found["loss_auxiliary"] + s.lambda_pred * found["loss_backward_pred"]
             return found["loss_auxiliary"]
 
         gradients = self.gradients(self.auxiliary.names, loss)
@@ -336,12 +342,28 @@ class PlainSac:
         z_hat, total = self.z(w, b, sequences, randoms), torch.zeros(())
         for k in range(self.s.K):
             z_hat = dynamics(w, "auxiliary.forward_dynamics", z_hat, sequences.actions[b, k][None])  # ẑ_{t+k+1}
-            offset, noise = randoms.future.offsets[b, k], randoms.future.noise[b, k]
-            seen = encode(w, "momentum.encoder", view(sequences.observations[b, k + 1], offset, noise, self.s), self.s)
-            target = head(w, "momentum.projector", seen)
-            prediction = head(w, "auxiliary.predictor", head(w, "auxiliary.projector", z_hat))
-            total = total + sequences.mask[b, k + 1] * cosine(prediction[0], target[0].detach())
+            total = total + sequences.mask[b, k + 1] * self.recorded_distance(w, b, k + 1, z_hat, sequences, randoms)
         return total
+
+    def backward_prediction_loss(self, w: Weights, b: int, sequences: Any, randoms: Randoms) -> Tensor:
+        """Of sequence b from its last state back to its first one; it counts if all of them belong to the episode."""
+        s, total = self.s, torch.zeros(())
+        x = view(sequences.observations[b, s.K], randoms.last.offsets[b], randoms.last.noise[b], s)
+        z = encode(w, "critic.encoder", x, s)
+        for k in reversed(range(s.K)):
+            z = dynamics(w, "auxiliary.backward_dynamics", z, sequences.actions[b, k][None])
+            total = total + self.recorded_distance(w, b, k, z, sequences, randoms)
+        return sequences.mask[b, s.K] * total
+
+    def recorded_distance(
+        self, w: Weights, b: int, k: int, z: Tensor, sequences: Any, randoms: Randoms
+    ) -> Tensor:  # fmt: skip
+        """Between the prediction z of s_{t+k} of sequence b and what the momentum network makes of that state."""
+        offset, noise = randoms.recorded.offsets[b, k], randoms.recorded.noise[b, k]
+        seen = encode(w, "momentum.encoder", view(sequences.observations[b, k], offset, noise, self.s), self.s)
+        target = head(w, "momentum.projector", seen)
+        prediction = head(w, "auxiliary.predictor", head(w, "auxiliary.projector", z))
+        return cosine(prediction[0], target[0].detach())
 
     def cycle_loss(self, w: Weights, b: int, sequences: Any, randoms: Randoms) -> Tensor:
         """Eq. 4 of sequence b; the cycle along the recorded actions is added to the mean over the virtual ones."""

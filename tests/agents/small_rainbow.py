@@ -109,23 +109,28 @@ def plain_twin(agent: Rainbow, config: Config) -> PlainRainbow:
 
 def plain_draws(agent: Rainbow, inputs: RandomInputs) -> Draws:
     """What the agent has drawn, one view at a time: the target encoder sees s_{t+n}, then the K states that follow s_t
-    of each sample, then each sample's views of s_t."""
+    of each sample (with backward prediction s_t before them), then each sample's views of s_t."""
     assert inputs.virtual is not None
     B, K, views = len(inputs.virtual), agent.objective.K, agent.objective.views
+    backward = agent.objective.backward_prediction
 
     def each(randoms: ImageRandoms) -> list[ViewDraw]:
         both = zip(randoms.offsets.tolist(), randoms.noise.tolist(), strict=True)
         return [ViewDraw(top, left, normal) for (top, left), normal in both]
 
     target = each(inputs.target)
-    future, cycle = target[B : B + B * K], target[B + B * K :]
+    states = K + backward
+    recorded, cycle = target[B : B + B * states], target[B + B * states :]
+    sequences = [recorded[b * states : (b + 1) * states] for b in range(B)]
     noise = {f"head.{name}": value.clone() for name, value in agent.head.named_buffers()}
     return Draws(
         online=each(inputs.online),
         rl=each(inputs.rl),
         rl_target=target[:B],
-        future=[future[b * K : (b + 1) * K] for b in range(B)],
+        future=[sequence[backward:] for sequence in sequences],
         cycle=[cycle[b * views : (b + 1) * views] for b in range(B)],
         virtual=inputs.virtual.tolist(),
         noise=noise,
+        past=[sequence[: K if backward else 0] for sequence in sequences],
+        last=each(inputs.last) if inputs.last is not None else [],
     )

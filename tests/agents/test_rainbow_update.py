@@ -39,6 +39,8 @@ def float64() -> Iterator[None]:
 
 CASES: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in METHODS},
+    "cycles-and-backward-prediction": {"method": "playvirtual", "backward_prediction": True},
+    "latent-backward-prediction": {"method": "playvirtual-latent", "backward_prediction": True},
     "latent-mse": {"method": "playvirtual-latent", "latent_distance": "mse"},
     "latent-normalised-mse": {"method": "playvirtual-latent", "latent_distance": "normalised-mse"},
     "latent-every-step": {"method": "playvirtual-latent", "constraint": "every"},

@@ -59,6 +59,14 @@ CASES: dict[str, tuple[tuple[str, str, dict[str, Any]], dict[str, Any]]] = {
         {"M": 0, **REFERENCE, "max_grad_norm": 1e3},
     ),
     "a backward model on recorded actions": (("spr-bdm", "paper", {}), {"M": 0, "real_cycle": True}),
+    "a backward model that predicts the recorded past": (
+        ("spr-bdm-prediction", "paper", {}),
+        {"M": 0, "backward_prediction": True},
+    ),
+    "cycles and backward prediction, latent metric": (
+        ("playvirtual-latent", "paper", {"backward_prediction": True}),
+        {"backward_prediction": True, **LATENT},
+    ),
     "playvirtual": (("playvirtual", "paper", {}), {}),
     "playvirtual, reference": (("playvirtual", "reference", {}), REFERENCE),
     "not clipped": (("playvirtual", "paper", {"max_grad_norm": 1e3}), {"max_grad_norm": 1e3}),
@@ -106,17 +114,19 @@ def randoms_of(seed: int, views: int) -> Randoms:
         return Views(offsets(*shape), 2 * normal(*shape))
 
     virtual = 2 * torch.rand((S, M, K, A), generator=generator) - 1
-    future, cycle = some(S, K), some(S, views)
-    return Randoms(offsets(B), offsets(B), normal(B, A), normal(B, A), some(S), future, cycle, virtual)
+    recorded, last, cycle = some(S, K + 1), some(S), some(S, views)
+    return Randoms(offsets(B), offsets(B), normal(B, A), normal(B, A), some(S), recorded, last, cycle, virtual)
 
 
-def as_agent_has_them(randoms: Randoms, *, K: int, M: int) -> SacRandoms:
-    """The same numbers in the agent's order: of the target's views first all future states, then all views of s_t."""
+def as_agent_has_them(randoms: Randoms, *, K: int, M: int, backward: bool) -> SacRandoms:
+    """The same numbers in the agent's order: of the target's views first all recorded states, then all views of s_t."""
     none = ImageRandoms(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0))
     offsets, noise = (
-        torch.cat([f.flatten(0, 1), c.flatten(0, 1)]) for f, c in zip(randoms.future, randoms.cycle, strict=True)
+        torch.cat([(r if backward else r[:, 1:]).flatten(0, 1), c.flatten(0, 1)])
+        for r, c in zip(randoms.recorded, randoms.cycle, strict=True)
     )
-    inputs = RandomInputs(ImageRandoms(*randoms.now), none, ImageRandoms(offsets, noise), randoms.virtual[:, :M])
+    now, last = ImageRandoms(*randoms.now), ImageRandoms(*randoms.last) if backward else none
+    inputs = RandomInputs(now, none, ImageRandoms(offsets, noise), randoms.virtual[:, :M], last=last)
     return SacRandoms(randoms.crops, randoms.next_crops, randoms.noise, randoms.next_noise, inputs if K else None)
 
 
@@ -128,7 +138,9 @@ def test_three_updates(case: str) -> None:
     plain = PlainSac(weights_of(agent), settings)
     schedule = Schedule(agent.schedules)
     given = [randoms_of(seed, settings.M + settings.real_cycle) for seed in range(3)]
-    drawn = iter([as_agent_has_them(one, K=settings.K, M=settings.M) for one in given])
+    drawn = iter(
+        [as_agent_has_them(one, K=settings.K, M=settings.M, backward=settings.backward_prediction) for one in given]
+    )
     agent.draw = lambda batch: next(drawn)  # type: ignore[method-assign]
     largest = 0.0
     for number, step in enumerate(STEPS):
