@@ -24,18 +24,20 @@ def drawn(method: str = "playvirtual", **options: Any) -> tuple[RandomInputs, Te
 
 
 def by_role(inputs: RandomInputs, name: str) -> Tensor:
-    """(roles, B, …): s_t and s_{t+n} online, s_{t+n}, s_{t+1} … s_{t+K} and the views of s_t for the target network."""
-    online, rl, target = (getattr(randoms, name) for randoms in (inputs.online, inputs.rl, inputs.target))
-    rl_target, others = target[:B], target[B:]
-    future, views = others[: B * K].unflatten(0, (B, K)), others[B * K :].unflatten(0, (B, -1))
-    return torch.cat([torch.stack([online, rl, rl_target]), future.transpose(0, 1), views.transpose(0, 1)])
+    """(roles, B, …): what the online encoder sees, and s_{t+n}, recorded states and views of s_t for the target's."""
+    parts = (inputs.online, inputs.rl, inputs.last, inputs.target)
+    online, rl, last, target = (getattr(randoms, name) for randoms in parts)
+    states = K + bool(len(last))
+    recorded = target[B : B + B * states].unflatten(0, (B, states)).transpose(0, 1)
+    views = target[B + B * states :].unflatten(0, (B, -1)).transpose(0, 1)
+    return torch.cat([torch.stack([online, rl, target[:B]]), *([last[None]] if len(last) else []), recorded, views])
 
 
-@pytest.mark.parametrize("real_cycle", [False, True])
-def test_every_image_of_every_role_has_a_shift_and_an_intensity_of_its_own(real_cycle: bool) -> None:
-    inputs, _ = drawn(real_cycle=real_cycle)
+@pytest.mark.parametrize(("options", "more"), [({}, 0), ({"real_cycle": True}, 1), ({"backward_prediction": True}, 2)])
+def test_every_image_of_every_role_has_a_shift_and_an_intensity_of_its_own(options: dict[str, Any], more: int) -> None:
+    inputs, _ = drawn(**options)
     noise = by_role(inputs, "noise")
-    assert noise.shape == (3 + K + M + real_cycle, B)
+    assert noise.shape == (3 + K + M + more, B)
     assert len(noise.unique()) > 0.99 * noise.numel()  # float32 has twins among so many
     assert look_independent(noise)
     assert float(noise.mean()) == pytest.approx(0, abs=0.05)
