@@ -3,6 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from playvirtual.config.schema import SacConfig
 from playvirtual.method import BoxActions
 from playvirtual.replay.augmentation import RandomCrop
 from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
+from playvirtual.replay.buffer import ReplayBuffer
 from tests.agents.every_loss import every_loss
 
 B, A, SIZE = 8, 2, 12
@@ -138,6 +140,20 @@ def test_initial_weights_are_orthogonal() -> None:
     assert conv.weight.count_nonzero() == center.count_nonzero()
     assert not linear.bias.any()
     assert not conv.bias.any()
+
+
+def test_actor_and_critic_begin_with_them_and_the_auxiliary_networks_do_not() -> None:
+    agent = small()
+    layers = [m for part in (agent.actor, agent.critic) for m in part.modules() if isinstance(m, nn.Linear)]
+    assert len(layers) == 3 + 3 + 3 + 2  # of the actor, of each Q, and the two latent layers
+    for layer in layers:
+        wide = layer.weight if layer.out_features <= layer.in_features else layer.weight.T
+        torch.testing.assert_close(wide @ wide.T, torch.eye(len(wide)), atol=1e-4, rtol=0)
+        assert not layer.bias.any()
+    for conv in agent.encoder.convs.layers:
+        assert conv.weight.count_nonzero() == conv.weight[:, :, 1, 1].count_nonzero() > 0
+    fc = agent.auxiliary["forward_dynamics"].fc1
+    assert fc.bias.any()
 
 
 # Augmentation and acting
@@ -351,6 +367,48 @@ def test_where_targets_and_temperature_start() -> None:
         for one, other in zip(target.parameters(), online.parameters(), strict=True):
             assert torch.equal(one, other)
             assert one is not other
+
+
+def test_the_parts_by_name() -> None:
+    agent = small()
+    parts = agent.parts
+    assert parts["encoder"] is agent.critic.encoder
+    assert parts["convolutions"] is agent.critic.encoder.convs
+    assert parts["target_encoder"] is agent.target_critic.encoder
+    assert parts["target_critic"] is agent.target_critic
+    assert parts["momentum_encoder"] is agent.momentum["encoder"]
+    assert parts["momentum_projector"] is agent.momentum["projector"]
+    assert {"actor", "critic", "temperature", "forward_dynamics", "backward_dynamics"} <= parts.keys()
+    assert {"projector", "predictor"} <= parts.keys()
+
+
+@pytest.mark.parametrize("method", ["rl", "playvirtual"])
+def test_the_batches_that_it_asks_for(method: str) -> None:
+    agent = small(method, batch_size=5, auxiliary_batch_size=7, discount=0.8, crop_size=9)
+    replay = ReplayBuffer(60, (3, SIZE, SIZE), 1, A)
+    for i in range(50):
+        replay.add_obs(np.full((3, SIZE, SIZE), i, np.uint8))
+        replay.add_transition(np.full(A, i / 50, np.float32), float(i), terminated=False)
+    batch = agent.make_sampler(replay, torch.Generator().manual_seed(0)).sample({})
+    assert batch.transitions.observations.shape == (5, 3, SIZE, SIZE)
+    torch.testing.assert_close(batch.transitions.discounts, torch.full((5,), 0.8))
+    if method == "rl":
+        assert batch.sequences is None
+        return
+    assert batch.sequences is not None
+    assert batch.sequences.observations.shape == (7, 4 + 1, 3, SIZE, SIZE)
+    assert batch.sequences.actions.shape == (7, 4, A)
+    assert batch.sequences.mask.all()
+
+
+def test_low_precision_is_used_where_it_is_asked_for() -> None:
+    losses = []
+    for bf16 in (False, True):
+        agent = small(bf16=bf16)
+        losses.append(agent.update(experience(K_of(agent)), schedule()).metrics)
+    for name in ("loss_critic", "loss_actor", "loss_pred"):
+        assert losses[0][name] != losses[1][name]
+        torch.testing.assert_close(losses[0][name], losses[1][name], rtol=0.05, atol=0.05)
 
 
 # The whole

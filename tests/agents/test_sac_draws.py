@@ -200,6 +200,21 @@ def test_perturbed_actions_are_the_recorded_ones_with_noise_of_the_scale_asked_f
     assert float(noise.mean((0, 2, 3)).abs().max()) < 0.03
 
 
+def test_all_draws_come_from_the_agents_own_generator() -> None:
+    drawn = []
+    for seed in (1, 2):
+        agent = agent_of()
+        torch.manual_seed(seed)
+        draws = agent.draw(batch())
+        inputs = draws.auxiliary
+        assert inputs is not None
+        assert inputs.virtual is not None
+        action = agent.act(images(0, 2), explore=True)
+        means = agent.act(images(0, 2))
+        drawn.append([*draws[:4], *inputs.online, *inputs.target, inputs.virtual, torch.sign(action - means)])
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+
+
 def test_no_target_network_has_a_gradient_or_is_trained() -> None:
     agent = agent_of()
     trained = {id(p) for optimizer in agent.optimizers.values() for g in optimizer.param_groups for p in g["params"]}

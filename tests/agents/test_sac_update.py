@@ -17,7 +17,7 @@ from playvirtual.agents.agent import Schedule
 from playvirtual.agents.sac import SacRandoms
 from playvirtual.method import RandomInputs
 from playvirtual.replay import ImageRandoms
-from tests.agents.plain_sac import PlainSac, Randoms, Settings, Views
+from tests.agents.plain_sac import PlainSac, Randoms, Settings, Views, center, encode
 from tests.agents.tiny_sac import CROP, IMAGE, NUMBERS, A, B, K, M, S, batch, float64, tiny_sac, weights_of
 
 STEPS = (4, 8, 12)  # of the three updates; the warm-up of the cycle loss' weight ends at 10
@@ -153,6 +153,7 @@ def test_three_updates(case: str) -> None:
         assert found.metrics.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(found.metrics[name], value.detach(), rtol=1e-9, atol=1e-11, msg=name)
+            assert not found.metrics[name].requires_grad
         largest = max(largest, float(expected.get("grad_norm_auxiliary", 0.0)))
         for name, value in weights_of(agent).items():
             torch.testing.assert_close(value, plain.w[name], rtol=1e-9, atol=1e-11, msg=f"{name} after {number}")
@@ -172,6 +173,13 @@ def test_acting_sees_the_center_and_takes_the_mean() -> None:
     images = batch().transitions.observations
     torch.testing.assert_close(agent.act(images), plain.mean_action(images), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(agent.act(images[2].numpy()), plain.mean_action(images[2:3])[0], rtol=1e-9, atol=1e-11)
+
+
+def test_probes_see_the_state_of_the_center() -> None:
+    agent = tiny_sac()
+    images = batch().transitions.observations
+    expected = encode(weights_of(agent), "critic.encoder", center(images, CROP), PAPER)
+    torch.testing.assert_close(agent.encode(images), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_exploring_draws_from_the_policy() -> None:
