@@ -56,6 +56,8 @@ def test_a_started_run_must_have_the_same_options_and_a_finished_one_those_that_
     assert found(log_every=7, device="cpu") == "finished"
     with pytest.raises(Changed, match=r"learning_rate: 0\.001 → 0\.5"):
         found(learning_rate=0.5)
+    (tmp_path / "run" / "evaluations.jsonl").write_text('{"step": 7999, "mean": 0.5}\n')  # of 8,000
+    assert found(device="cpu") == "started"
     (tmp_path / "run" / "evaluations.jsonl").unlink()
     assert found(device="cpu") == "started"
     with pytest.raises(Changed, match="log_every: 250 → 7"):

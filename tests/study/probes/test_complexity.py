@@ -16,7 +16,8 @@ from playvirtual.agents.agent import CountsReleasedParameters, make_agent
 from playvirtual.config.build import build
 from playvirtual.errors import InputError
 from playvirtual.runs import checkpoint
-from playvirtual.study.probes.complexity import parameters
+from playvirtual.runs.folder import RunFolder
+from playvirtual.study.probes.complexity import _update_seconds, parameters
 from playvirtual.study.probes.probe import probe
 from playvirtual.study.report.report import report
 from tests.study.untrained import write_run
@@ -86,3 +87,13 @@ def test_parameters_are_those_of_the_newest_complete_checkpoint(runs: dict[str, 
     shutil.rmtree(newest)
     with pytest.raises(InputError, match="has no checkpoint yet"):
         parameters(run)
+
+
+def test_the_time_of_updates_is_that_of_the_last_line_that_both_logs_have(tmp_path: Path) -> None:
+    """150 updates in 3.6 s are 24 s for 1000; the later line has no updates yet, the earlier one is not the last."""
+    write_run(tmp_path / "run", "toy/catch", "spr", 1, 0.5)
+    metrics = [{"step": 50, "updates": 20}, {"step": 100, "updates": 150}]
+    timing = [{"step": 50, "update": 3.0}, {"step": 100, "update": 3.6}, {"step": 120, "update": 9.0}]
+    for name, lines in (("metrics", metrics), ("timing", timing)):
+        (tmp_path / "run" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _update_seconds(RunFolder(tmp_path / "run")) == pytest.approx(24.0)

@@ -57,6 +57,23 @@ def test_flags_of_a_study_leave_a_methods_own_settings_alone() -> None:
     assert {job.config.steps for job in found} == {600}
 
 
+def test_an_option_of_the_row_wins_over_that_of_the_study(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text('[[row]]\nmethod = "spr"\noptions = {K = 5}\n[[row]]\nmethod = "playvirtual"\n')
+    found = jobs(load(str(tmp_path / "grid.toml")), suite("toy/catch"), 1, tmp_path, options={"K": "2", "M": "4"})
+    objectives = {job.config.method: (job.config.objective.K, job.config.objective.M) for job in found}
+    assert objectives == {"spr": (5, "0"), "playvirtual": (2, "4")}
+    assert [job.options["K"] for job in found] == [5, 2]  # what a run is started with
+
+
+def test_every_seed_is_a_run_of_its_own() -> None:
+    found = jobs(experiment("toy"), suite("toy"), 3, Path("runs"))
+    assert len(found) == 3 * 2 * 3
+    for job in found:
+        assert job.path.name == f"seed-{job.config.seed}"
+        assert job.options["seed"] == job.config.seed
+    assert [job.config.seed for job in found] == [1] * 6 + [2] * 6 + [3] * 6  # seed by seed
+
+
 def test_a_flag_that_every_row_sets_itself_is_refused() -> None:
     for name, flag in [("ablation-k", "K"), ("ablation-m", "M")]:
         with pytest.raises(InputError, match=f"{flag}: '4' is not allowed with {name}, every row of which sets it"):
