@@ -1,8 +1,6 @@
 """Measurements of a run's parts agree with each other and with the clock."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,18 +14,15 @@ from playvirtual.bench.profiling import profile_updates, summarize
 from playvirtual.bench.table import rate
 from playvirtual.cli.main import main
 from playvirtual.envs.env import ResetsInBackground
-from tests.waiting import HANG
-
-
-def bench(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "playvirtual", "bench", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG)
+from tests.cli.command import playvirtual
 
 
 @pytest.mark.slow
 def test_a_bench_prints_its_table_and_writes_only_the_file_asked_for(tmp_path: Path) -> None:
     began = time.perf_counter()
-    result = bench("toy/catch", "--device", "cpu", "--repeats", "4", "--K", "2", "--json", "o.json", cwd=tmp_path)
+    result = playvirtual(
+        "bench", "toy/catch", "--device", "cpu", "--repeats", "4", "--K", "2", "--json", "o.json", cwd=tmp_path
+    )
     took = time.perf_counter() - began
     assert result.returncode == 0, result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["o.json"]

@@ -81,7 +81,9 @@ def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
 
     from playvirtual.study.engines.ray import RayEngine
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    # A node that refuses five connections in a row is lost, as by default, but the next is made sooner.
+    eager = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": eager})
     node = cluster.add_node(num_cpus=1)
     try:
         found = grid(tmp_path / "ray")
