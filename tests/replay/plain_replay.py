@@ -25,9 +25,7 @@ class Episode:
     """What happened between two starts: a reset, or in training a lost life."""
 
     frames: list[Array] = field(default_factory=list)
-    actions: list[Array] = field(
-        default_factory=list
-    )  # actions[t] is taken in frames[t]; the newest frame has none yet
+    actions: list[Array] = field(default_factory=list)  # [t] is taken in frames[t]; the newest frame has none yet
     rewards: list[float] = field(default_factory=list)
     terminated: bool = False  # by its last action, also where that cost a life
 

@@ -108,12 +108,15 @@ def check_schedules(run: WatchedTraining, frames: int = REPEAT) -> None:
     [
         {},
         {"K": 3, "n_step": 2, "stack_fill": "repeat"},  # updates follow env.step, for the mask reads its result
-        {"life_loss_is_terminal": False, "reward_clip": 0, "step_unit": "agent"},
+        {"life_loss_is_terminal": False, "reward_clip": 0, "step_unit": "agent", "batch_size": 1, "lambda_pred": 0.6},
     ],
     ids=["updates-first", "env-first", "agent-steps"],
 )
 def test_every_update_of_rainbow(options: dict[str, Any]) -> None:
-    """Batches, importance weights, priorities, λ_cyc and β of 55 updates; the ring wraps around."""
+    """Batches, importance weights, priorities, λ_cyc and β of 55 updates; the ring wraps around.
+
+    The importance weight of a batch of one is 1, so that there the sum of the losses can be told from their means.
+    """
     run = discrete(**options)
     with closing(run.trainer):
         run.train(START - 1)
@@ -126,6 +129,10 @@ def test_every_update_of_rainbow(options: dict[str, Any]) -> None:
     assert moved[0] < 0.5 * moved[-1]
     assert {update.learning_rates[""] for update in run.updates} == {1e-4}
     assert len(run.plain.entries) > run.plain.capacity
+    for update in run.updates if "batch_size" in options else ():
+        losses = update.metrics
+        weighed = losses["loss_rl"] + 0.6 * losses["loss_pred"] + lambda_cyc(update.step) * losses["loss_cyc"]
+        assert losses["loss"] == pytest.approx(weighed, rel=1e-4)
     clips = {abs(reward) for episode in run.plain.episodes for reward in episode.rewards}
     assert clips == ({0.0, 0.25, 0.5, 1.0} if "step_unit" not in options else {0.0, 0.25, 0.5, 2.0, 3.0})
 
