@@ -148,25 +148,6 @@ def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads:
     assert all(same) == (not reads)
 
 
-EPISODES = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12)  # (length, terminates)
-
-
-@settings(max_examples=100, deadline=None)
-@given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6))
-def test_new_priorities_are_one_exactly_at_the_valid_starts(
-    episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int
-) -> None:
-    replay = ReplayBuffer(capacity, (1, 1, 1), stack, None)
-    sampler = prioritized(replay, n_step=span)
-    for length, terminates in episodes:
-        for t in range(length):
-            ends = t == length - 1
-            last_frame = FRAME if ends and not terminates else None
-            store(replay, FRAME, 0, 0.0, terminated=ends and terminates, last_frame=last_frame)
-            sampler.on_append()
-            torch.testing.assert_close(sampler.priorities, replay.valid_starts(span).float())
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["continues", "terminated", "truncated"]), st.booleans()), max_size=60),

@@ -22,6 +22,7 @@ import playvirtual as pv
 from playvirtual.config.schema import Config
 from playvirtual.runs.state import flatten_state, from_bytes, to_bytes, unflatten_state
 from playvirtual.training import runner
+from playvirtual.training.evaluation import evaluation_seeds
 from playvirtual.training.trainer import Trainer
 from tests.training.scripted_env import CONTINUOUS, DISCRETE, Episode, ScriptedEnv, scripted_tasks
 from tests.training.watched_training import WatchedTraining
@@ -93,6 +94,15 @@ def continuous(**options: Any) -> WatchedTraining:
     return WatchedTraining(Trainer(pv.build("scripted/continuous", **{**settings, **options})))
 
 
+def check_metrics(run: WatchedTraining, since: int = 0) -> None:
+    """Means over the updates from number `since` on; a part that not every update moves counts where it moved."""
+    line, updates = run.trainer.learner.metrics(), [update.metrics for update in run.updates[since:]]
+    names = {name for update in updates for name in update}
+    expected = {name: np.mean([update[name] for update in updates if name in update]) for name in names}
+    assert line == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert run.trainer.learner.metrics() == {}
+
+
 def check_schedules(run: WatchedTraining, frames: int = REPEAT) -> None:
     """λ_cyc, and β where there is one, count frames of the environment, and both move until they have arrived."""
     assert run.updates
@@ -143,7 +153,10 @@ def test_every_update_of_sac() -> None:
     run = continuous(**rates, lambda_pred=0.6)
     with closing(run.trainer):
         run.train(START + 50)
-    assert [update.step for update in run.updates] == [*range(START, START + 51)]
+        check_metrics(run)
+        run.train(3)
+        check_metrics(run, since=51)
+    assert [update.step for update in run.updates] == [*range(START, START + 54)]
     check_schedules(run)
     expected = {"critic": 1e-3, "actor": 1e-3, "auxiliary": 5e-4, "temperature": 2e-4}
     assert all(update.learning_rates == expected for update in run.updates)
@@ -255,6 +268,7 @@ def test_an_evaluation_plays_whole_games_and_changes_nothing(made: list[Scripted
         assert not any(moment.terminated and not moment.done for moment in env.moments)
         played.append(seeds)
     assert len({*played[0], *played[1]}) == 8  # four episodes each, other ones at another step
+    assert played[:2] == [evaluation_seeds(1, REPEAT * (START + steps), 4) for steps in (4, 12)]
     assert played[1] == played[2]
 
 
@@ -268,11 +282,11 @@ def test_a_run_counts_frames_in_schedules_evaluations_and_names_of_checkpoints(
     saved: list[int] = []
     save = runner.Runner.save
     monkeypatch.setattr(runner.Runner, "save", lambda self: saved.append(self.trainer.step) or save(self))
-    options = {**DISCRETE, **WARM_UP, "priority_beta_steps": 100, "updates_per_step": 0.5, "K": 2, "n_step": 3}
-    options |= {"eval_every": 50, "log_every": 20, "checkpoint_every": 25, "steps": 160, "learning_starts": 30}
+    options = {**DISCRETE, **WARM_UP, "priority_beta_steps": 200, "updates_per_step": 0.5, "K": 2, "n_step": 3}
+    options |= {"eval_every": 50, "log_every": 18, "checkpoint_every": 15, "steps": 160, "learning_starts": 30}
     options |= {"step_unit": "environment", "action_repeat": REPEAT}
     run = pv.train("scripted/discrete", run_dir=tmp_path / "run", quiet=True, **options)
-    assert saved == [17, 25, 34, 50, 54]
+    assert saved == [15, 17, 30, 34, 45, 50, 54]
     kept = sorted(path.name for path in (run.path / "checkpoints").iterdir())
     assert kept == ["step-000000150", "step-000000162"]
     evaluations, metrics = (
@@ -281,11 +295,23 @@ def test_a_run_counts_frames_in_schedules_evaluations_and_names_of_checkpoints(
     )
     assert [line["step"] for line in evaluations] == [51, 102, 150, 162]
     assert [line["mean"] for line in evaluations] == pytest.approx([np.mean(line["returns"]) for line in evaluations])
-    assert [line["step"] for line in metrics] == [60, 120, 162]
-    assert [line["updates"] for line in metrics] == [0, 5, 12]
-    # Values of the last update: none by step 20, then in steps 39 and 53; β goes from 0.4 to 1 in 100 frames.
-    assert [line["lambda_cyc"] for line in metrics] == pytest.approx([lambda_cyc(0), lambda_cyc(117), 0.7])
-    assert [line["beta"] for line in metrics] == pytest.approx([0.4, 1.0, 1.0])
+    assert [line["step"] for line in metrics] == [54, 108, 162]
+    assert [line["updates"] for line in metrics] == [0, 3, 12]
+    # Values of the last update: none by step 18, then in steps 35 and 53; β goes from 0.4 to 1 in 200 frames.
+    assert [line["lambda_cyc"] for line in metrics] == pytest.approx([lambda_cyc(0), lambda_cyc(105), 0.7])
+    assert [line["beta"] for line in metrics] == pytest.approx([0.4, 0.715, 0.877])
+
+
+def loaded(whole: Trainer, into: Trainer) -> None:
+    """Loads the state of a training, as files would hold it, into a new one."""
+    tree, tensors = flatten_state(whole.state_dict())
+    state = unflatten_state(tree, from_bytes(to_bytes(tensors)))
+    into.load_state_dict(state)
+    into.replay.frames.copy_(whole.replay.frames)
+    assert into.restore_env(state["env"])
+    assert (into.global_step, into.last_return) == (whole.global_step, whole.last_return)
+    assert into.episode_returns == whole.episode_returns
+    assert {**into.learner.schedule} == {**whole.learner.schedule}
 
 
 def test_a_training_loaded_from_its_state_learns_from_the_same_batches() -> None:
@@ -294,13 +320,7 @@ def test_a_training_loaded_from_its_state_learns_from_the_same_batches() -> None
     with closing(Trainer(config)) as whole, closing(Trainer(config)) as again:
         while whole.step < START + 10 or whole.state_dict()["truncated_frame"] is None:
             whole.train(1)
-        tree, tensors = flatten_state(whole.state_dict())
-        state = unflatten_state(tree, from_bytes(to_bytes(tensors)))
-        again.load_state_dict(state)
-        again.replay.frames.copy_(whole.replay.frames)
-        assert again.restore_env(state["env"])
-        assert (again.global_step, again.last_return) == (whole.global_step, whole.last_return)
-        assert again.episode_returns == whole.episode_returns
+        loaded(whole, again)
         seen: list[list[Any]] = []
         for trainer in (whole, again):
             update, updates = trainer.agent.update, []
@@ -318,3 +338,15 @@ def test_a_training_loaded_from_its_state_learns_from_the_same_batches() -> None
         for one, other in zip(*seen, strict=True):
             torch.testing.assert_close(flatten_state(one)[1], flatten_state(other)[1], rtol=0, atol=0)
         assert whole.metrics() == again.metrics()
+
+
+def test_random_play_loaded_from_its_state_goes_on_with_the_same_actions() -> None:
+    config = discrete_config()
+    with closing(Trainer(config)) as whole, closing(Trainer(config)) as again:
+        whole.train(5)
+        loaded(whole, again)
+        for trainer in (whole, again):
+            trainer.train(START - 5)
+        assert whole.replay.num_added == again.replay.num_added
+        assert torch.equal(whole.replay.actions, again.replay.actions)
+        assert torch.equal(whole.replay.frames, again.replay.frames)

@@ -48,7 +48,7 @@ class WatchedTraining:
         assert isinstance(trainer.env.vector_env, ScriptedEnv)
         self.env = trainer.env.vector_env
         repeat = c.environment.stack_fill == "repeat"
-        self.plain = PlainReplay(trainer.replay.capacity, c.environment.frame_stack, repeat_first=repeat)
+        self.plain = PlainReplay(c.replay.capacity, c.environment.frame_stack, repeat_first=repeat)
         self.priorities: PlainPriorities | None = None
         if isinstance(c.agent, RainbowConfig):
             span = max(c.objective.K, c.agent.n_step)
@@ -127,6 +127,8 @@ class WatchedTraining:
         assert isinstance(c.agent, RainbowConfig)
         assert plain is not None
         assert priorities is not None
+        if c.agent.n_step <= c.objective.K:  # the mask of the last state asks whether its action terminates
+            assert self.plain.acts(len(self.plain.entries) - 1)
         powers = torch.tensor(plain.powers())
         np.testing.assert_allclose(sampler.priorities, powers, rtol=1e-5)
         positions = batch.sequences.positions
