@@ -62,3 +62,26 @@ def test_observations_are_a_view():
     observations = stack.observations
     assert stack.push(frames([5])) is observations
     assert observations[0, 1, 0, 0] == 5
+
+
+FRAMES = st.lists(st.integers(1, 255), min_size=3, max_size=3)
+CHOSEN = st.lists(st.integers(0, 2), unique=True)
+HISTORY = st.lists(st.tuples(CHOSEN, st.none() | CHOSEN, FRAMES), min_size=1, max_size=15)
+
+
+@given(st.integers(1, 4), st.booleans(), HISTORY)
+def test_three_environments_beside_lists_of_their_frames(depth, repeat, history):
+    """Some are cleared, then all or some get a frame, in any order; before the first one are zeros or copies of it."""
+    stack, shown = FrameStack(3, depth, (2, 2, 3), repeat_first=repeat), [[], [], []]
+    for cleared, pushed, values in history:
+        stack.clear(cleared)
+        for index in cleared:
+            shown[index] = []
+        indices = range(3) if pushed is None else pushed
+        stack.push(frames(values[: len(indices)], channels=2), pushed)
+        for index, value in zip(indices, values, strict=False):
+            shown[index].append(value)
+        for index, seen in enumerate(shown):
+            fill = seen[0] if repeat and seen else 0
+            expected = ([fill] * depth + seen)[-depth:]
+            assert stack.observations[index, :, 1, 2].tolist() == list(np.repeat(expected, 2))

@@ -129,3 +129,18 @@ def test_reach_is_drawn_at_any_size(settings, size):
         config = settings(image_size=size, grayscale=grayscale)
         reach = make("toy/reach", 1, training=True, config=config)
         assert reach.reset([0], [0]).shape == (1, channels, size, size)
+
+
+def test_reach_by_hand(reach):
+    """The seed places agent and target; a frame moves 0.1 times the action, at most to the wall, and pays exp(−2 d)."""
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        agent, target = random.uniform(-0.9, 0.9, 2), 0.5 * random.choice([-1.0, 1.0], 2)
+        reach.reset([0], [seed])
+        for time in range(50):
+            action = np.array([3.0, -0.5] if time < 30 else [-0.25, 1.0], np.float32)  # 3 is clipped to 1
+            agent = np.clip(agent + 0.1 * np.clip(action, -1, 1), -1, 1)
+            step = reach.step(action[None])
+            assert step.rewards[0] == pytest.approx(np.exp(-2 * np.hypot(*(agent - target))), rel=1e-5)
+            assert step.done[0] == (time == 49)
+            assert not step.terminated[0]

@@ -1,4 +1,7 @@
-"""The replay buffer against a plain list of entries, for any stream of episodes and any wrap-around."""
+"""The replay buffer's fields, its state and its memory, and frame stacks as environments make them.
+
+What is drawn and read of it is compared with a plain list of episodes in test_against_plain_replay.py.
+"""
 
 import numpy as np
 import pytest
@@ -9,27 +12,6 @@ from hypothesis import strategies as st
 from playvirtual.envs.vector import FrameStack
 from playvirtual.replay import ReplayBuffer
 from tests.replay.storing import fill, picture, store
-
-# An episode is its length and how it ends: by termination (True) or by truncation (False).
-EPISODES = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12)
-
-
-def kept_ids(replay: ReplayBuffer) -> range:
-    return range(max(0, replay.num_added - replay.capacity), replay.num_added)
-
-
-@settings(max_examples=150)
-@given(EPISODES, st.integers(5, 40), st.integers(1, 4))
-def test_every_observation_equals_what_the_environment_returned(
-    episodes: list[tuple[int, bool]], capacity: int, stack: int
-) -> None:
-    replay, history = fill(episodes, capacity, stack)
-    assert replay.num_added == len(history)
-    for entry_id in kept_ids(replay):
-        if replay.num_added > capacity and entry_id < replay.num_added - capacity + stack - 1:
-            continue  # frames of its stack have been overwritten: not a valid start
-        stored = replay.observations(torch.tensor([entry_id % capacity]))[0, :, 0, 0].tolist()
-        assert stored == history[entry_id].stack
 
 
 @settings(max_examples=60)
@@ -51,23 +33,6 @@ def test_replay_buffer_and_frame_stack_agree_on_frames_before_an_episode(
             np.testing.assert_array_equal(stored, stack.observations[0])
             expected = [max(number - back, number - t) if repeat or back <= t else 0 for back in range(depth)][::-1]
             assert stored.flatten().tolist() == expected
-
-
-@settings(max_examples=150)
-@given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6), st.booleans())
-def test_valid_starts_by_brute_force(
-    episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int, within: bool
-) -> None:
-    replay, history = fill(episodes, capacity, stack)
-    valid = replay.valid_starts(span, within_episode=within)
-    oldest = max(0, replay.num_added - capacity)
-    wrapped = replay.num_added > capacity
-    for entry_id in kept_ids(replay):
-        expected = history[entry_id].has_action and entry_id + span < replay.num_added
-        expected = expected and not (wrapped and entry_id < oldest + stack - 1)
-        if within and expected:
-            expected = history[entry_id + span].episode == history[entry_id].episode
-        assert bool(valid[entry_id % capacity]) == expected, entry_id
 
 
 def test_sequence_positions_wrap_around() -> None:

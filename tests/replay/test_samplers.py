@@ -67,21 +67,51 @@ def with_priorities(priorities: list[float], alpha: float, batch_size: int, seed
     return sampler
 
 
-def test_priorities_are_raised_to_alpha() -> None:
-    sampler = with_priorities([1.0, 4.0, 16.0], 0.5, 70_000, seed=0)
+@pytest.mark.parametrize(
+    ("alpha", "shares"), [(0.0, [1 / 3, 1 / 3, 1 / 3]), (0.5, [1 / 7, 2 / 7, 4 / 7]), (1.0, [1 / 21, 4 / 21, 16 / 21])]
+)
+def test_priorities_are_raised_to_alpha(alpha: float, shares: list[float]) -> None:
+    sampler = with_priorities([1.0, 4.0, 16.0], alpha, 70_000, seed=0)
     batch = sampler.sample({"beta": torch.tensor(0.4)})
-    shares = torch.bincount(batch.sequences.positions, minlength=4) / 70_000
-    torch.testing.assert_close(shares, torch.tensor([1 / 7, 2 / 7, 4 / 7, 0.0]), atol=0.01, rtol=0)
+    counts = torch.bincount(batch.sequences.positions, minlength=4)
+    torch.testing.assert_close(counts / 70_000, torch.tensor([*shares, 0.0]), atol=0.01, rtol=0)
+    first, last = (torch.bincount(half, minlength=4) for half in batch.sequences.positions.split(35_000))
+    torch.testing.assert_close(first / 35_000, last / 35_000, atol=0.015, rtol=0)  # the whole batch is drawn alike
 
 
-def test_importance_weights_by_hand() -> None:
-    """p^α = 1, 2, 4: with β = 1 the weights are 1/p^α relative to the largest in the batch; with β = 0 all 1."""
+@pytest.mark.parametrize(
+    ("beta", "weights"), [(0.0, [1.0, 1.0, 1.0]), (0.4, [1.0, 2**-0.4, 4**-0.4]), (1.0, [1.0, 0.5, 0.25])]
+)
+def test_importance_weights_by_hand(beta: float, weights: list[float]) -> None:
+    """p^α = 1, 2, 4: the weights are (1/p^α)^β relative to the largest in the batch."""
     sampler = with_priorities([1.0, 4.0, 16.0], 0.5, 200, seed=1)
-    batch = sampler.sample({"beta": torch.tensor(1.0)})
-    expected = torch.tensor([1.0, 0.5, 0.25])[batch.sequences.positions]
+    batch = sampler.sample({"beta": torch.tensor(beta)})
+    expected = torch.tensor(weights)[batch.sequences.positions]
     torch.testing.assert_close(batch.weights, expected, atol=1e-4, rtol=0)
-    flat = sampler.sample({"beta": torch.tensor(0.0)}).weights
-    assert flat.tolist() == [1.0] * 200
+    assert batch.weights.max() == 1
+
+
+def test_weights_are_relative_to_the_largest_of_the_batch_not_of_the_buffer() -> None:
+    """Without the entry of the smallest priority in the batch, the next one has weight 1."""
+    sampler = with_priorities([1e-4, 4.0, 16.0], 0.5, 20, seed=0)
+    batch = sampler.sample({"beta": torch.tensor(1.0)})
+    assert set(batch.sequences.positions.tolist()) == {1, 2}
+    torch.testing.assert_close(
+        batch.weights, torch.tensor([0.0, 1.0, 0.5])[batch.sequences.positions], atol=1e-4, rtol=0
+    )
+
+
+def test_the_generator_alone_decides_what_is_drawn() -> None:
+    sampler, replay = with_priorities([1.0] * 50, 0.5, 40, seed=3), fill([(60, False)], 90, 1, action_size=1)[0]
+    for drawing in (sampler, UniformSampler(replay, seeded(3), batch_size=40, sequence_batch_size=40, K=3, gamma=0.9)):
+        drawn = []
+        for seed in (3, 3, 4):
+            drawing.generator.manual_seed(seed)
+            torch.manual_seed(len(drawn))
+            batches = [drawing.positions(drawing.sample({"beta": torch.tensor(0.5)})) for _ in range(2)]
+            drawn.append([positions.tolist() for batch in batches for positions in batch.values()])
+            assert len({*map(tuple, drawn[-1])}) == len(drawn[-1])  # transitions, sequences, and the next batch's
+        assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_full_correction_makes_the_estimate_unbiased() -> None:
@@ -115,25 +145,6 @@ def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads:
     assert sampler.reads_newest_transition == reads
     same = [torch.equal(x, y) for x, y in zip(before.sequences + before[1:], after.sequences + after[1:], strict=True)]
     assert all(same) == (not reads)
-
-
-EPISODES = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12)  # (length, terminates)
-
-
-@settings(max_examples=100)
-@given(EPISODES, st.integers(12, 40), st.integers(1, 4), st.integers(1, 6))
-def test_new_priorities_are_one_exactly_at_the_valid_starts(
-    episodes: list[tuple[int, bool]], capacity: int, stack: int, span: int
-) -> None:
-    replay = ReplayBuffer(capacity, (1, 1, 1), stack, None)
-    sampler = prioritized(replay, n_step=span)
-    for length, terminates in episodes:
-        for t in range(length):
-            ends = t == length - 1
-            last_frame = FRAME if ends and not terminates else None
-            store(replay, FRAME, 0, 0.0, terminated=ends and terminates, last_frame=last_frame)
-            sampler.on_append()
-            torch.testing.assert_close(sampler.priorities, replay.valid_starts(span).float())
 
 
 @settings(max_examples=150)

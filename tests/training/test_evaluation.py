@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,10 @@ from playvirtual import envs
 from playvirtual.config.build import build
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.vector import EnvStep, SyncVectorEnv
-from playvirtual.training.evaluation import WatchedStep, evaluate, evaluation_seeds, play_episodes
+from playvirtual.method import BoxActions, DiscreteActions
+from playvirtual.training.evaluation import WatchedStep, evaluate, evaluation_policy, evaluation_seeds, play_episodes
 from playvirtual.training.training_env import TrainingEnv
+from tests.training.scripted_env import DISCRETE, Episode, frame_of, scripted_tasks
 
 CONFIG = build("toy/catch").environment
 
@@ -201,3 +204,57 @@ def test_seeds_of_evaluation_are_not_those_of_training() -> None:
         assert not set(evaluation_seeds(3, 0, 100)) & {env.episode_seed(episode) for episode in range(100)}
     assert not set(evaluation_seeds(3, 1000, 100)) & set(evaluation_seeds(3, 2000, 100))
     assert all(0 <= seed < 2**31 for seed in evaluation_seeds(3, 0, 100))
+
+
+class Still:
+    """Stands in for a policy whose action is always 1."""
+
+    def __init__(self, space: object) -> None:
+        self.agent = SimpleNamespace(action_space=space)
+
+    def __call__(self, observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        return np.ones(len(observations), np.int64)
+
+
+@pytest.mark.parametrize(("epsilon", "shares"), [(0.0, [0, 1, 0, 0]), (0.4, [0.1, 0.7, 0.1, 0.1]), (1.0, [0.25] * 4)])
+def test_the_chance_of_a_random_action_in_evaluation(epsilon: float, shares: list[float]) -> None:
+    """ε is the chance that a uniform action replaces the policy's, which may be the same again."""
+    config = build("toy/catch", eval_epsilon=epsilon)
+    seen = np.zeros((20_000, 1, 1, 1), np.uint8)
+    policy = Still(DiscreteActions(4))
+    acts = [evaluation_policy(policy, config, step)(seen) for step in (100, 100, 200)]  # type: ignore[arg-type]
+    for actions in acts:
+        np.testing.assert_allclose(np.bincount(actions, minlength=4) / len(seen), shares, atol=0.015)
+    assert np.array_equal(acts[0], acts[1])
+    assert np.array_equal(acts[0], acts[2]) == (epsilon == 0)
+
+
+def test_continuous_actions_are_evaluated_as_they_are() -> None:
+    config = build("toy/reach", eval_epsilon=1.0)
+    policy = evaluation_policy(Still(BoxActions((-1.0,), (1.0,))), config, 0)  # type: ignore[arg-type]
+    assert policy(np.zeros((50, 1, 1, 1), np.uint8)).tolist() == [1] * 50
+
+
+@pytest.mark.parametrize("fill", ["zeros", "repeat"])
+def test_what_an_evaluated_policy_sees(fill: str) -> None:
+    """Stacks that begin anew with every episode, however many envs still play; lost lives change nothing."""
+    with scripted_tasks() as made:
+        options = {"frame_stack": 3, "stack_fill": fill, "eval_envs": 2, "action_repeat": 1}
+        config = build("scripted/discrete", **{**DISCRETE, **options})
+        seen: list[npt.NDArray[np.uint8]] = []
+
+        def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+            seen.extend(observations.copy())
+            return np.zeros(len(observations), np.int64)
+
+        returns = evaluate(policy, config, episodes=5, seed=3)
+    assert (made[0].num_envs, made[0].training) == (2, False)
+    seeds = [moment.seed for moment in made[0].moments if moment.action is None]
+    assert seeds == evaluation_seeds(3, 0, 5)
+    assert returns == [sum(Episode.of(seed).rewards) for seed in seeds]
+    expected = []
+    for seed in seeds:
+        frames = [frame_of(seed, time) for time in range(len(Episode.of(seed).rewards))]
+        before = [frames[0] if fill == "repeat" else np.zeros_like(frames[0])] * 2
+        expected += [np.concatenate([*before, *frames][time : time + 3]) for time in range(len(frames))]
+    assert sorted(each.tobytes() for each in seen) == sorted(each.tobytes() for each in expected)
