@@ -57,7 +57,7 @@ def test_a_choice_that_someone_made_since_is_not_undone() -> None:
 @pytest.mark.slow
 def test_a_run_resumes_with_as_many_threads_as_it_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Networks of this size have their sums split among threads: another number of them ends in other bits."""
-    options = {**SMALL, "threads": 0, "steps": 100, "hidden": 200, "batch_size": 64, "log_every": 20}
+    options = {**SMALL, "threads": 0, "steps": 80, "hidden": 200, "batch_size": 64, "log_every": 20}
     torch.set_num_threads(2)
     whole = pv.train("toy/catch", run_dir=tmp_path / "whole", quiet=True, **options).path
     interrupted("toy/catch", options, tmp_path / "parts", 70)

@@ -214,6 +214,10 @@ def test_a_training_begins_in_a_process_that_has_drawn(tmp_path):
         "4",
         "--K",
         "1",
+        "--hidden",
+        "32",
+        "--max-episode-frames",
+        "80",
     ]
     words = [sys.executable, "-m", "playvirtual", "train", "dmc/cartpole-swingup", *sizes, "--eval-episodes", "1"]
     done = subprocess.run([*words, "--run-dir", str(tmp_path / "run")], capture_output=True, text=True, timeout=HANG)

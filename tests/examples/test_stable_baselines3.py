@@ -1,7 +1,6 @@
 """The example with Stable-Baselines3: its agent learns the paper's losses, can be saved, and plays."""
 
 import copy
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from tests.waiting import HANG
 
 pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 SCRIPT = Path(__file__).parents[2] / "examples" / "stable_baselines3_dqn.py"
@@ -60,8 +57,8 @@ def test_a_saved_agent_comes_back_whole(agent: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(*(one.predict(observations, deterministic=True)[0] for one in (agent, again)))
 
 
-def test_from_the_command_line() -> None:
-    words = [sys.executable, str(SCRIPT), "--game", "space_invaders", "--steps", "1100"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("VirtualDQN, space_invaders, seed 0: ")
+@pytest.mark.filterwarnings("ignore:.*already in registry")  # the games, which the other tests have registered
+def test_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--game", "space_invaders", "--steps", "1100"])
+    example.main()
+    assert capsys.readouterr().out.startswith("VirtualDQN, space_invaders, seed 0: ")
