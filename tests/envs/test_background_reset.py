@@ -52,7 +52,7 @@ class Slow:
             raise ValueError("no such seed")
         return np.full((1, 1, 2, 2), seeds[0], np.uint8)
 
-    def step(self, actions) -> VectorStep:
+    def step(self, actions, indices=None) -> VectorStep:
         return VectorStep(
             np.zeros((1, 1, 2, 2), np.uint8), np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool)
         )

@@ -91,6 +91,24 @@ def test_seeds_alone_decide_whatever_the_index_and_its_past(build):
             assert np.array_equal(ours[1], theirs[0])
 
 
+def test_chosen_environments_are_stepped_alone_and_in_the_order_of_their_actions(build):
+    some, alone = build(3), build(3)
+    rng = np.random.default_rng(4)
+    for env in (some, alone):
+        env.reset([0, 1, 2], [11, 12, 13])
+    for _ in range(min(build.steps, 8)):
+        chosen = actions(some, rng)[:2]
+        step, one = some.step(chosen, [2, 0]), alone.step(chosen[:1], [2])
+        assert len(step.frames) == len(step.rewards) == len(step.terminated) == len(step.done) == 2
+        for ours, theirs in zip(step, one, strict=True):
+            assert np.array_equal(ours[0], theirs[0])
+    fresh = build(3)
+    fresh.reset([1], [12])
+    chosen = actions(some, rng)
+    for left, played in zip(some.step(chosen[1:2], [1]), fresh.step(chosen), strict=True):
+        assert np.array_equal(left[0], played[1])  # environment 1 has not moved meanwhile
+
+
 def test_other_seeds_give_other_episodes(build):
     env = build(1)
     starts = {env.reset([0], [seed]).tobytes() for seed in range(12)}

@@ -49,6 +49,27 @@ def test_the_number_of_envs_changes_nothing(num_envs: int) -> None:
     assert -1.0 in score(still, num_envs, seeds)
 
 
+def test_only_games_that_are_still_played_are_looked_at_and_moved() -> None:
+    """Balls of toy/catch fall for equally long, so one env plays two episodes after the others have had their last."""
+    env = envs.make("toy/catch", 3, training=False, config=CONFIG)
+    looked, moved = [], []
+
+    def policy(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        looked.append(len(observations))
+        return chase(observations)
+
+    def spy(actions: npt.NDArray[np.generic], indices: object = None) -> object:
+        moved.append(indices)
+        return step(actions, indices)  # type: ignore[arg-type]
+
+    step, env.step = env.step, spy  # type: ignore[method-assign, assignment]
+    assert play_episodes(policy, env, CONFIG, list(range(7))) == [1.0] * 7
+    length = len(looked) // 3
+    assert looked == [3] * length + [3] * length + [1] * length
+    assert moved[0] == [0, 1, 2]
+    assert moved[-1] == [0]
+
+
 @pytest.mark.slow
 def test_long_episodes_count_as_well_as_short_ones() -> None:
     """Atari games of different length: all finish, whatever the number of envs."""

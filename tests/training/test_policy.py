@@ -8,7 +8,7 @@ import torch
 
 import playvirtual as pv
 from playvirtual.agents.agent import policy_state_dict
-from playvirtual.training.policy import AsyncPolicy
+from playvirtual.training.policy import AsyncPolicy, graph_size
 from playvirtual.training.trainer import Trainer
 from tests.training.small import CONTINUOUS, TASKS
 
@@ -35,6 +35,21 @@ def test_the_agents_own_actions_with_the_same_draws(task: str, options: dict[str
         np.testing.assert_array_equal(policy(observations), expected)
         assert torch.equal(generator.get_state(), after)
         assert torch.equal(before, after) == (task == "toy/catch" or not explore)
+
+
+def test_graphs_of_few_sizes_have_room_for_every_number_of_observations() -> None:
+    assert [graph_size(count, 100) for count in (1, 2, 4, 5, 16, 17, 64, 65, 100)] == [
+        1,
+        4,
+        4,
+        16,
+        16,
+        64,
+        64,
+        100,
+        100,
+    ]
+    assert [graph_size(count, 3) for count in (1, 2, 3)] == [1, 3, 3]
 
 
 @pytest.mark.parametrize(("task", "options"), TASKS)

@@ -242,9 +242,9 @@ class TimedEnv:
         self.seconds += time.perf_counter() - before
         return frames
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
         before = time.perf_counter()
-        result = self.env.step(actions)
+        result = self.env.step(actions, indices)
         self.seconds += time.perf_counter() - before
         return result
 

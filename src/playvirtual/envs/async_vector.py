@@ -105,23 +105,39 @@ class AsyncVectorEnv:
         self.action_space = space_from_description(answers[0]["action_space"])
 
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
+        shares = self._divide(indices)
+        for worker, places, own in shares:
+            self._send(worker, {"call": "reset", "indices": own, "seeds": [int(seeds[place]) for place in places]})
         frames = np.empty((len(indices), *self.frame_shape), np.uint8)
-        asked = []
-        for worker in self._workers:
-            places = [place for place, index in enumerate(indices) if index in worker.indices]
-            if places:
-                own = [int(indices[place]) - worker.indices.start for place in places]
-                self._send(worker, {"call": "reset", "indices": own, "seeds": [int(seeds[place]) for place in places]})
-                asked.append((worker, places))
-        for worker, places in asked:
+        for worker, places, _ in shares:
             frames[places] = self._receive(worker)[1][0]
         return frames
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        shares = self._divide(range(self.num_envs) if indices is None else indices)
+        for worker, places, own in shares:
+            self._send(worker, {"call": "step", "indices": own}, [actions[places]])
+        count = len(actions)
+        result = VectorStep(
+            np.empty((count, *self.frame_shape), np.uint8),
+            np.empty(count, np.float32),
+            np.empty(count, np.bool_),
+            np.empty(count, np.bool_),
+        )
+        for worker, places, _ in shares:
+            frames, rewards, terminated, done = self._receive(worker)[1]
+            result.frames[places], result.rewards[places] = frames, rewards
+            result.terminated[places], result.done[places] = terminated, done
+        return result
+
+    def _divide(self, indices: Sequence[int]) -> list[tuple[_Worker, list[int], list[int]]]:
+        """The workers that have some of the environments: their places in `indices`, and their numbers there."""
+        shares = []
         for worker in self._workers:
-            self._send(worker, {"call": "step"}, [actions[worker.indices.start : worker.indices.stop]])
-        parts = [self._receive(worker)[1] for worker in self._workers]
-        return VectorStep(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            places = [place for place, index in enumerate(indices) if index in worker.indices]
+            if places:
+                shares.append((worker, places, [int(indices[place]) - worker.indices.start for place in places]))
+        return shares
 
     def render(self, index: int) -> Frames:
         worker = next(worker for worker in self._workers if index in worker.indices)
@@ -218,7 +234,7 @@ def _make(setup: dict[str, Any]) -> VectorEnv:
 def _answer(env: VectorEnv, header: dict[str, Any], arrays: list[Array]) -> list[Array]:
     match header["call"]:
         case "step":
-            return list(env.step(arrays[0]))
+            return list(env.step(arrays[0], header["indices"]))
         case "reset":
             return [env.reset(header["indices"], header["seeds"])]
         case _:

@@ -107,17 +107,20 @@ class Atari:
         self._episodes[index] = Episode(seed, int(info["episode_frame_number"][0]), [])
         self._terminated[index] = self._done[index] = False
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
-        self._rewards[:] = 0
-        playing = np.flatnonzero(~self._done).tolist()
-        for number, index in enumerate(playing):
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        chosen = np.arange(self.num_envs) if indices is None else np.asarray(indices, np.intp)
+        self._rewards[chosen] = 0
+        playing = [
+            (index, action) for index, action in zip(chosen.tolist(), actions, strict=True) if not self._done[index]
+        ]
+        for number, (index, action) in enumerate(playing):
             if number >= self._max_busy:
-                self._receive(playing[number - self._max_busy])
-            self._emulators[index].send(np.array([actions[index]], np.int64))
-            self._episodes[index].actions.append(int(actions[index]))
-        for index in playing[-self._max_busy :]:
+                self._receive(playing[number - self._max_busy][0])
+            self._emulators[index].send(np.array([action], np.int64))
+            self._episodes[index].actions.append(int(action))
+        for index, _ in playing[-self._max_busy :]:
             self._receive(index)
-        return VectorStep(self._frames.copy(), self._rewards.copy(), self._terminated.copy(), self._done.copy())
+        return VectorStep(self._frames[chosen], self._rewards[chosen], self._terminated[chosen], self._done[chosen])
 
     def _receive(self, index: int) -> None:
         """Waits for the result of the action that was sent to one emulator."""

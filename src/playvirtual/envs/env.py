@@ -33,8 +33,9 @@ class EnvironmentConfig:
 
 
 class VectorStep(NamedTuple):
-    """The result of one action in each of N environments. The arrays belong to the caller and never change later.
+    """The result of one action in each of N environments, in the order of the actions.
 
+    The arrays belong to the caller and never change later.
     A lost life is `terminated and not done`; a time limit is `done and not terminated`.
     """
 
@@ -61,8 +62,12 @@ class VectorEnv(Protocol):
         """
         ...
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
-        """Takes one action per environment: (N,) integers for a discrete space, (N, A) floats for a box."""
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        """Takes one action per environment: (N,) integers for a discrete space, (N, A) floats for a box.
+
+        With `indices`, each at most once, only those environments are stepped: the n-th action is the one of
+        environment indices[n], and the result has as many rows as there are actions.
+        """
         ...
 
     def render(self, index: int) -> Frames:

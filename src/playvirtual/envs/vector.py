@@ -74,12 +74,14 @@ class SyncVectorEnv:
         self._age[chosen] = 0
         return self._frames[chosen]
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
-        rewards = np.zeros(self.num_envs, np.float32)
-        for index in np.flatnonzero(~self._done):
-            rewards[index] = self._repeat(int(index), np.asarray(actions[index]))
-            self._frames[index] = self._envs[index].frame()
-        return VectorStep(self._frames.copy(), rewards, self._terminated.copy(), self._done.copy())
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        chosen = np.arange(self.num_envs) if indices is None else np.asarray(indices, np.intp)
+        rewards = np.zeros(len(chosen), np.float32)
+        for place, index in enumerate(chosen.tolist()):
+            if not self._done[index]:
+                rewards[place] = self._repeat(index, np.asarray(actions[place]))
+                self._frames[index] = self._envs[index].frame()
+        return VectorStep(self._frames[chosen], rewards, self._terminated[chosen], self._done[chosen])
 
     def _repeat(self, index: int, action: npt.NDArray[np.generic]) -> float:
         """Repeats the action in one environment; returns the summed reward."""
@@ -137,8 +139,8 @@ class BackgroundReset:
         self._playing, self._spare = self._spare, self._playing
         return prepared[1]
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
-        return self._playing.step(actions)
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        return self._playing.step(actions, indices)
 
     def render(self, index: int) -> Frames:
         return self._playing.render(index)

@@ -91,20 +91,17 @@ def play_episodes(
         started += len(indices)
 
     start_episodes(range(num_envs))
-    actions: npt.NDArray[np.generic] | None = None
-    while (playing := episode >= 0).any():
-        chosen = policy(stack.observations[playing])
-        observation = stack.observations[0].copy() if watcher is not None else None
-        if actions is None:
-            actions = np.zeros((num_envs, *chosen.shape[1:]), chosen.dtype)
-        actions[playing] = chosen
-        result = env.step(actions)
-        returns[episode[playing]] += result.rewards[playing]
-        stack.push(result.frames)
-        if watcher is not None and observation is not None and playing[0]:
-            done = bool(result.done[0])
-            watcher(WatchedStep(env, observation, actions[0].copy(), float(result.rewards[0]), done))
-        ended = playing & result.done
+    while playing := np.flatnonzero(episode >= 0).tolist():  # only these are looked at, moved and drawn
+        observations = stack.observations[playing]
+        actions = policy(observations)
+        result = env.step(actions, playing)
+        returns[episode[playing]] += result.rewards
+        stack.push(result.frames, playing)
+        if watcher is not None and playing[0] == 0:
+            watcher(
+                WatchedStep(env, observations[0], actions[0].copy(), float(result.rewards[0]), bool(result.done[0]))
+            )
+        ended = [index for index, done in zip(playing, result.done, strict=True) if done]
         episode[ended] = -1
-        start_episodes(np.flatnonzero(ended).tolist())
+        start_episodes(ended)
     return [float(r) for r in returns]

@@ -38,14 +38,15 @@ class ReadyActions:
 class AsyncPolicy:
     """Calls `agent.act`; with `cudagraph`, on CUDA, as one graph between one copy to the device and one back.
 
-    The graph reads the weights and the noise at fixed addresses, so it stays valid as long as training and loading
+    There are graphs of a few sizes, so that the last episodes of an evaluation do not pay for those that have ended.
+    A graph reads the weights and the noise at fixed addresses, so it stays valid as long as training and loading
     write them in place.
     """
 
     def __init__(self, agent: Agent, *, explore: bool = False, cudagraph: bool = False) -> None:
         self.agent, self.explore = agent, explore
         self._cudagraph = cudagraph and agent.device.type == "cuda"
-        self._graph: _PolicyGraph | None = None
+        self._graphs: _PolicyGraphs | None = None
 
     def __call__(self, observations: Observations) -> Actions:
         """One action for each of N observations."""
@@ -59,17 +60,28 @@ class AsyncPolicy:
         if not self._cudagraph:
             return ReadyActions(self.agent.act(observations, explore=self.explore).cpu().numpy())
         # N shrinks as evaluation episodes end: the first call is for all envs.
-        if self._graph is None or self._graph.num_envs < len(observations):
-            self._graph = _PolicyGraph(self.agent, self.explore, observations)
-        return self._graph.ask(observations)
+        if self._graphs is None or self._graphs.num_envs < len(observations):
+            self._graphs = _PolicyGraphs(self.agent, self.explore, observations)
+        return self._graphs.ask(observations)
 
     @property
-    def captured(self) -> bool:
-        """Whether the next call for as many observations replays a CUDA graph."""
-        return self._graph is not None and self._graph.captured
+    def captured(self) -> frozenset[int]:
+        """The numbers of observations for which a CUDA graph is replayed."""
+        return frozenset() if self._graphs is None else self._graphs.captured
 
 
-class _PolicyGraph:
+def graph_size(count: int, num_envs: int) -> int:
+    """The smallest size of graph that has room for `count` observations: 1, 4, 16, …, or all `num_envs`.
+
+    Few sizes, because each is captured by itself, and each at most four times too large.
+    """
+    size = 1
+    while size < count:
+        size *= 4
+    return min(size, num_envs)
+
+
+class _PolicyGraphs:
     """Acts for as many observations as the first ones or fewer, through buffers that stay in place."""
 
     def __init__(self, agent: Agent, explore: bool, first: Observations) -> None:
@@ -84,19 +96,20 @@ class _PolicyGraph:
         self._launch = CudaGraphs(self._work, agent.device, generators)
 
     @property
-    def captured(self) -> bool:
-        return bool(self._launch.captured)
+    def captured(self) -> frozenset[int]:
+        return self._launch.captured
 
-    def _work(self, _: int) -> None:
-        self._actions.copy_(self._agent.act(self._observations, explore=self._explore))
+    def _work(self, size: int) -> None:
+        self._actions[:size].copy_(self._agent.act(self._observations[:size], explore=self._explore))
 
     def ask(self, observations: Observations) -> PendingActions:
         count = len(observations)
+        size = graph_size(count, self.num_envs)
         # The last actions were fetched after their copy, so the host's buffers are free.
         self._host_observations.numpy()[:count] = observations
         self._observations[:count].copy_(self._host_observations[:count], non_blocking=True)
-        self._launch(0)  # rows from `count` on hold old frames; their actions are not read
-        self._host_actions.copy_(self._actions, non_blocking=True)
+        self._launch(size)  # rows from `count` on hold old frames; their actions are not read
+        self._host_actions[:size].copy_(self._actions[:size], non_blocking=True)
         self._copied.record(torch.cuda.current_stream(self._actions.device))
         return _CopiedActions(self._copied, self._host_actions, count)
 

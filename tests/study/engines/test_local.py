@@ -17,6 +17,7 @@ import torch
 
 from playvirtual.config.build import build
 from playvirtual.errors import InputError
+from playvirtual.runs import jsonl
 from playvirtual.study.engines import mps
 from playvirtual.study.engines.local import LocalEngine
 from playvirtual.study.sweep.grids import Job
@@ -97,6 +98,48 @@ def test_runs_that_share_a_gpu_get_a_daemon_that_ends_with_them(tmp_path, contro
         f"arguments= stdin=quit cards=0,1 pipe={pipe}",
     ]
     assert not Path(pipe).parent.exists()
+
+
+def log_steps(job: Job, step: int) -> None:
+    """The run has logged that it is at `step`."""
+    jsonl.append(job.path, "metrics", {"step": step})
+
+
+def test_a_run_in_its_last_evaluation_makes_room_for_the_next_on_its_gpu(tmp_path, control):
+    engine = LocalEngine(per_gpu=1, mps="off")
+    first, second, third, fourth = (job(tmp_path, seed) for seed in range(4))
+    for each in (first, second):
+        assert engine.room()
+        engine.start(each)
+        environment(each)
+        each.path.mkdir()
+    log_steps(first, first.config.steps - 1)
+    assert not engine.room()
+    log_steps(second, second.config.steps)
+    assert engine.room()
+    engine.start(third)
+    assert environment(third)["CUDA_VISIBLE_DEVICES"] == "1"  # where the second one plays its last evaluation
+    assert not engine.room()
+    third.path.mkdir()
+    for each in (first, third):
+        log_steps(each, each.config.steps)
+    assert engine.room()
+    engine.start(fourth)
+    assert environment(fourth)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert not engine.room()  # however many of them evaluate, no more than twice as many processes as places
+    assert engine.running() == [first, second, third, fourth]
+    engine.stop()
+
+
+def test_on_the_cpu_a_run_keeps_its_place_while_it_evaluates(tmp_path, control):
+    engine = LocalEngine(1, device="cpu")
+    only = job(tmp_path)
+    engine.start(only)
+    environment(only)
+    only.path.mkdir()
+    log_steps(only, only.config.steps)
+    assert not engine.room()
+    engine.stop()
 
 
 def test_a_daemon_counts_its_gpus_from_0_but_knows_uuids(control):

@@ -14,6 +14,7 @@ from typing import IO
 
 from playvirtual.device import num_cores
 from playvirtual.errors import InputError, writing
+from playvirtual.runs import jsonl
 from playvirtual.study.engines import mps as mps_daemon
 from playvirtual.study.engines.engine import Outcome
 from playvirtual.study.sweep.grids import Job
@@ -28,11 +29,19 @@ class _Child:
     job: Job
     process: subprocess.Popen[bytes]
     log: IO[bytes]
-    slot: int
+    gpu: int | None  # among the engine's
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run has steps left to learn from."""
+        return bool(jsonl.last(self.job.path, "metrics").get("step", 0) < self.job.config.steps)
 
 
 class LocalEngine:
-    """At most `workers` processes at a time, assigned to the GPUs round robin where there are any.
+    """At most `workers` runs that train at a time, each a process of its own, assigned to the GPUs where there are any.
+
+    A run that has learned and plays its last evaluation leaves a GPU nearly idle, and one long game can hold it for
+    minutes: it gives up its place, so that the next run trains meanwhile. On the CPU it keeps it.
 
     `device` says which GPUs: none with "cpu", one with "cuda:N", else all; a run sees only its own. Runs that share
     a GPU do so under an MPS daemon that is started with the first of them and ended by `stop`; see mps.py.
@@ -53,15 +62,23 @@ class LocalEngine:
         self._daemon: mps_daemon.Daemon | None = None
 
     def room(self) -> bool:
-        return len(self._children) < self.workers
+        places = self._training() if self.gpus else self._children
+        return len(places) < self.workers and len(self._children) < 2 * self.workers
+
+    def _training(self) -> list[_Child]:
+        return [child for child in self._children if child.trains]
+
+    def _idlest_gpu(self) -> int | None:
+        """The GPU with the fewest runs that train; None where there is no GPU."""
+        busy = [child.gpu for child in self._training()]
+        return min(range(len(self.gpus)), key=busy.count, default=None)
 
     def start(self, job: Job) -> None:
-        slot = next(n for n in range(self.workers) if n not in {child.slot for child in self._children})
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
         if self._mps != "off":
             self._daemon, self._mps = mps_daemon.start(self._mps, self.gpus), "off"
-        if self.gpus:
-            gpu = slot % len(self.gpus)
+        gpu = self._idlest_gpu()
+        if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(gpu) if self._daemon else self.gpus[gpu]
         if self._daemon:
             environment |= self._daemon.environment
@@ -78,7 +95,7 @@ class LocalEngine:
             start_new_session=True,  # Ctrl-C reaches the sweep alone, which then stops its runs
             preexec_fn=_terminate_with_parent if sys.platform == "linux" else None,
         )
-        self._children.append(_Child(job, process, log, slot))
+        self._children.append(_Child(job, process, log, gpu))
 
     def _as_seen_by_child(self, job: Job) -> Job:
         """The run with the device as its process sees it: a GPU that is visible alone has no number there."""
