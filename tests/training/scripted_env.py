@@ -70,8 +70,9 @@ class ScriptedEnv:
             self.moments.append(Moment(index, seed, frame))
         return np.stack(frames)
 
-    def step(self, actions: npt.NDArray[np.generic]) -> VectorStep:
-        rows = [self._step_one(index, action) for index, action in enumerate(actions)]
+    def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
+        chosen = range(self.num_envs) if indices is None else indices
+        rows = [self._step_one(index, action) for index, action in zip(chosen, actions, strict=True)]
         frames, rewards, terminated, done = zip(*rows, strict=True)
         return VectorStep(np.stack(frames), np.array(rewards, np.float32), np.array(terminated), np.array(done))
 
