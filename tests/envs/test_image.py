@@ -14,6 +14,13 @@ def test_area_means_over_whole_pixels():
     assert resize_area(image, 2)[..., 0].tolist() == [[15, 115], [1, 2]]
 
 
+def test_an_image_that_is_no_square():
+    """Two rows stay, and each new pixel is the mean of three columns."""
+    image = np.array([[0, 30, 60, 90, 120, 150], [1, 2, 3, 40, 50, 60]], np.uint8)
+    assert resize_area(image[..., None], 2)[..., 0].tolist() == [[30, 120], [2, 50]]
+    assert resize_area(image.T[..., None], 2)[..., 0].tolist() == [[30, 2], [120, 50]]
+
+
 def test_area_means_over_shared_pixels():
     # Three pixels to two: each new one covers one and a half old ones.
     image = np.tile(np.array([30, 60, 120], np.uint8), (3, 1))[..., None]

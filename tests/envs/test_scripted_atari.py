@@ -13,7 +13,7 @@ import pytest
 from playvirtual.config.build import build
 from playvirtual.envs import make
 
-SCREEN = (1, 1, 84, 84)
+COLOURS = np.arange(100 * 100 * 3).reshape(100, 100, 3).astype(np.uint8)
 
 
 class Answer(NamedTuple):
@@ -60,7 +60,9 @@ class Emulator:
         return self._screen(), np.array([answer.score]), *flags, {"lives": np.array([answer.lives])}
 
     def _screen(self) -> Any:
-        return np.full(SCREEN, 100 * (self.seeds[-1] % 2) + self.time, np.uint8)
+        size = (self.options["img_height"], self.options["img_width"])
+        screen = np.full((1, 1, *size), 100 * (self.seeds[-1] % 2) + self.time, np.uint8)
+        return screen if self.options["grayscale"] else COLOURS[: size[0], : size[1]][None, None]
 
     def close(self) -> None:
         pass
@@ -121,6 +123,9 @@ def test_how_options_reach_the_emulator(emulators: list[Emulator], frames: int, 
     changes = {"max_episode_frames": frames, "action_repeat": 3, "image_size": 64, "grayscale": False}
     env = make("atari/pong", 1, training=True, config=build("atari/pong", **changes).environment)
     assert env.frame_shape == (3, 64, 64)
+    frame = env.reset([0], [0])[0]
+    assert np.array_equal(frame[1], COLOURS[:64, :64, 1])
+    assert np.array_equal(frame[2], COLOURS[:64, :64, 2])
     names = ("max_num_frames_per_episode", "frameskip", "img_height", "img_width", "grayscale")
     assert [emulators[0].options[name] for name in names] == [limit, 3, 64, 64, False]
 
@@ -134,6 +139,16 @@ def test_in_training_a_lost_life_is_terminated_and_the_game_goes_on(emulators: l
     assert [int(step.frames.max()) for step in steps] == [101, 102, 103, 104, 105, 106, 107]
     assert emulators[0].seeds == [1]  # nothing was reset on the way
     assert emulators[0].sent == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_lives_are_counted_from_every_reset_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first action of a game costs one of its three lives, whatever was left of the game before."""
+    monkeypatch.setattr(Emulator, "game", [Answer(2), Answer(1), Answer(1, over=True)])
+    env = make("atari/pong", 1, training=True, config=build("atari/pong").environment)
+    for seed in (1, 2):
+        env.reset([0], [seed])
+        assert [bool(env.step(np.array([0])).terminated[0]) for _ in range(2)] == [True, True]
+    env.close()
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "switched-off"])

@@ -72,6 +72,16 @@ def test_the_paddle_stops_at_the_wall(catch):
     assert frame[9, 0] == 255
 
 
+@pytest.mark.parametrize(("last", "reward"), [(2, 1.0), (1, -1.0), (0, -1.0)])
+def test_the_last_move_of_the_paddle_counts(catch, last, reward):
+    """The paddle waits one column left of the ball, which lands with the ninth action."""
+    seed = next(seed for seed in range(100) if catch.reset([0], [seed])[0, 0, 0].argmax() == 4)
+    catch.reset([0], [seed])
+    for action in (0, 0, 1, 1, 1, 1, 1, 1):  # from column 5 to column 3
+        assert catch.step(np.array([action])).rewards[0] == 0
+    assert catch.step(np.array([last])).rewards[0] == reward
+
+
 def test_every_column_is_drawn(catch):
     assert {int(catch.reset([0], [seed])[0, 0, 0].argmax()) for seed in range(200)} == set(range(COLUMNS))
 

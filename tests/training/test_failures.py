@@ -1,6 +1,7 @@
 """Runs that fail: divergence, an environment that raises, memory that runs out."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.runs import checkpoint
+from playvirtual.runs.state import flatten_state
+from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files
+from playvirtual.training.trainer import Trainer
 from tests.training.interrupting import CATCH, FLAGS
+from tests.training.scripted_env import DISCRETE, scripted_tasks
 
 REACH = {**CATCH, "hidden": 16, "M": 2, "batch_size": 8, "auxiliary_batch_size": 4}
 
@@ -33,6 +38,21 @@ def test_divergence_stops_the_run_and_names_the_loss(task: str, options: dict[st
     assert all(0 <= p < 90 for positions in record["positions"].values() for p in positions)
     assert [p.name for p in checkpoint.complete(path)] == ["step-000000040"]
     checkpoint.verify(checkpoint.newest(path))
+
+
+@pytest.mark.parametrize("part", ["online", "target_head", "optimizer"])
+def test_a_checkpoint_never_holds_weights_that_are_not_finite(part: str) -> None:
+    """Nor the state of an optimizer; such a state of the agent alone would go on for ever."""
+    with scripted_tasks():
+        options = {**DISCRETE, "steps": 30, "learning_starts": 20, "n_step": 3, "K": 2, "updates_per_step": 1}
+        with closing(Trainer(pv.build("scripted/discrete", **options))) as trainer:
+            trainer.train(22)
+            position = RunPosition({}, {})
+            assert checkpoint_files(trainer, position)
+            state = flatten_state(trainer.agent.state_dict()[part])[1]
+            next(tensor for tensor in state.values() if tensor.dim() > 1)[0, 0] = np.inf
+            with pytest.raises(NonFiniteWeights):
+                checkpoint_files(trainer, position)
 
 
 class Fragile(gymnasium.Env[Any, Any]):

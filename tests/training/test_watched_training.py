@@ -226,6 +226,22 @@ def test_random_play_lasts_as_long_as_it_is_told_and_then_the_exploring_policy_a
             assert abs(np.corrcoef(randoms.T)[0, 1]) < 0.4
 
 
+def test_the_seed_decides_each_random_stream_of_its_own(made: list[ScriptedEnv]) -> None:
+    """Weights, random play, what is drawn on the device, and every episode differ with the seed, and only with it."""
+    seen: list[dict[str, Any]] = []
+    for number, seed in enumerate((1, 1, 2)):
+        with closing(Trainer(discrete_config(seed=seed))) as trainer:
+            weights = torch.cat([p.detach().flatten() for p in trainer.agent.parts["encoder"].parameters()])
+            drawn = torch.rand(3, generator=trainer.generator)
+            trainer.train(12)
+            actions = trainer.replay.actions[:12]
+        seeds = torch.tensor([moment.seed for moment in made[number].moments if moment.action is None])
+        seen.append({"weights": weights, "drawn": drawn, "actions": actions, "seeds": seeds[:2]})
+    for name, value in seen[0].items():
+        assert torch.equal(value, seen[1][name]), name
+        assert not torch.equal(value, seen[2][name]), name
+
+
 def test_returns_are_those_of_whole_games_and_unclipped(made: list[ScriptedEnv]) -> None:
     """A lost life ends the agent's episode, not the game; every game has a seed of its own."""
     run = discrete()
