@@ -17,6 +17,7 @@ from playvirtual.agents.networks.sac import Actor, LatentLayer, mlp, orthogonal,
 from playvirtual.agents.sac import Sac
 from playvirtual.config.build import build, method_names
 from playvirtual.config.schema import SacConfig
+from playvirtual.errors import InputError
 from playvirtual.method import BoxActions
 from playvirtual.replay.augmentation import RandomCrop
 from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
@@ -367,6 +368,14 @@ def test_where_targets_and_temperature_start() -> None:
         for one, other in zip(target.parameters(), online.parameters(), strict=True):
             assert torch.equal(one, other)
             assert one is not other
+
+
+@pytest.mark.parametrize("box", [BoxActions((-1.0, -1.0), (1.0, 2.0)), BoxActions((-2.0, -1.0), (1.0, 1.0))])
+def test_actions_of_another_range_are_refused(box: BoxActions) -> None:
+    with pytest.raises(
+        InputError, match=r"the actions of 'toy/reach' lie between .*; allowed: −1 and 1 in every dimens"
+    ):
+        Sac(build("toy/reach"), (3, SIZE, SIZE), box)
 
 
 def test_the_parts_by_name() -> None:

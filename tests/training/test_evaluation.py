@@ -128,7 +128,10 @@ class Story:
     def render(self) -> Frames:
         return np.zeros((2, 2, 3), np.uint8)
 
-    def close(self) -> None: ...
+    closed = 0  # of all instances
+
+    def close(self) -> None:
+        Story.closed += 1
 
 
 def length(seed: int) -> int:
@@ -204,7 +207,9 @@ def test_an_evaluation_has_the_episodes_that_it_is_asked_for() -> None:
     assert found[30] not in others
 
 
-def test_training_and_evaluation_tell_environments_which_of_them_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_told_whether_it_is_training_and_closed_after_an_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On Atari a lost life is terminated in training alone."""
     asked: list[tuple[str, int, bool]] = []
 
@@ -214,10 +219,14 @@ def test_training_and_evaluation_tell_environments_which_of_them_it_is(monkeypat
 
     family = envs.registry.EnvFamily(tasks=("one",), make_vector=make, actions="discrete")
     monkeypatch.setitem(envs.registry.FAMILIES, "story", family)
-    config = build("story/one", eval_envs=3)
+    config, before = build("story/one", eval_envs=3), Story.closed
     evaluate(lambda o: np.zeros(len(o), np.int64), config, episodes=2, seed=1)
+    assert Story.closed - before == 2
+    with pytest.raises(ZeroDivisionError):  # as an interrupt in the middle of an evaluation does
+        evaluate(lambda o: np.zeros(len(o) // 0, np.int64), config, episodes=3, seed=1)
+    assert Story.closed - before == 5
     TrainingEnv(config).close()
-    assert asked == [("one", 2, False), ("one", 1, True)]
+    assert asked == [("one", 2, False), ("one", 3, False), ("one", 1, True)]
 
 
 def test_seeds_of_evaluation_are_not_those_of_training() -> None:
