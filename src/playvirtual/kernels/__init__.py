@@ -8,6 +8,7 @@ import torch
 
 AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None
 _wanted = True
+_persistent = True
 
 
 def use_fused(wanted: bool) -> None:
@@ -19,6 +20,17 @@ def use_fused(wanted: bool) -> None:
 def in_use() -> bool:
     """Whether tensors on a GPU go through the fused kernels."""
     return AVAILABLE and _wanted
+
+
+def use_persistent(wanted: bool) -> None:
+    """Chooses whether rollouts may be one launch each way where that can be, or are always one launch per step."""
+    global _persistent
+    _persistent = wanted
+
+
+def persistent_wanted() -> bool:
+    """Whether rollouts may be one launch each way."""
+    return _persistent
 
 
 def tensor_core_precision(dtype: torch.dtype) -> str:

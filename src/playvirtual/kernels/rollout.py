@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from playvirtual import kernels
+from playvirtual.kernels import rollout_hopper
 
 if kernels.AVAILABLE:
     from playvirtual.kernels import rollout_triton
@@ -46,7 +47,10 @@ def fused(
     *,
     num_kept: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """K steps from z (N, C, H, W) along actions (N, K) by Triton; maps (|A|, H·W·C), gamma and beta of BatchNorm (C,).
+    """K steps from z (N, C, H, W) along actions (N, K); maps (|A|, H·W·C), gamma and beta of BatchNorm (C,).
+
+    By one launch each way where `rollout_hopper.usable`, else by Triton. Maps are what constant planes add: the same in
+    all rows but the first and the last.
 
     The first `num_kept` samples and the others are two batches, each with its own BatchNorm statistics. Returns all
     states of the first batch (K, num_kept, C, H, W), the last ones of the second (N − num_kept, C, H, W), and each
@@ -54,7 +58,15 @@ def fused(
     """
     height, width = z.shape[2:]
     flat = z.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+    if kernels.persistent_wanted() and rollout_hopper.usable(z.device, z.dtype, tuple(z.shape)):
+        found = rollout_hopper.rollout(flat, actions, maps, w1, gamma, beta, w2, b2, num_kept)
+        sums = rollout_hopper.sums_of(found[6], actions.shape[1])
+        return _as_maps(found[0], height, width), _as_maps(found[1], height, width), sums
     found = rollout_triton.rollout(flat, actions, maps.contiguous(), w1, gamma, beta, w2, b2, num_kept, height, width)
-    states, last, sums = found[0], found[1], found[5]
-    states = states.unflatten(2, (height, width)).permute(0, 1, 4, 2, 3)
-    return states, last.unflatten(1, (height, width)).permute(0, 3, 1, 2), sums
+    return _as_maps(found[0], height, width), _as_maps(found[1], height, width), found[5]
+
+
+def _as_maps(x: Tensor, height: int, width: int) -> Tensor:
+    """(…, H·W, C) as (…, C, H, W)."""
+    maps: Tensor = x.unflatten(-2, (height, width)).movedim(-1, -3)
+    return maps

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from playvirtual import kernels
+from playvirtual.kernels.rollout_gradients import parameter_gradients
 
 BN_EPS = 1e-5
 RANGE_EPS = 1e-6
@@ -337,19 +338,6 @@ def _(g_kept, g_last, gamma, states, x1, sums, ranges, places, flipped, num_kept
     return [torch.empty_like(x1[0]), torch.empty_like(x1), torch.empty_like(x1), sums]
 
 
-def _weight_gradient(inputs: Tensor, gradient: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
-    """One product over all steps: (K, N, P, C) inputs and output gradients -> a gradient like `weight`."""
-    images = [
-        t.reshape(-1, height, width, t.shape[-1]).permute(0, 3, 1, 2) for t in (gradient, inputs)
-    ]  # channels last
-    mask = [False, True, False]
-    ones, none = [1, 1], [0, 0]
-    like = weight.detach().to(inputs.dtype)
-    found = torch.ops.aten.convolution_backward(*images, like, None, ones, ones, ones, False, none, 1, mask)
-    result: Tensor = found[1].float()
-    return result
-
-
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     _, actions, maps, w1, gamma, _, w2, _, num_kept, height, width = inputs
     ctx.set_materialize_grads(False)
@@ -362,13 +350,8 @@ def _backward(ctx: Any, grads: list[Optional[Tensor]]) -> tuple[Any, ...]:
     dz, dx, du, dsums = rollout_backward(
         grads[0], grads[1], gamma, states, x1, sums, ranges, places, flipped, ctx.num_kept, *ctx.size
     )
-    number = torch.arange(maps.shape[0], device=maps.device)[:, None]
-    chosen = (number == actions.t().reshape(1, -1)).to(dx.dtype)  # (|A|, K·N)
-    dmaps = (chosen @ dx.flatten(0, 1).flatten(1)).to(maps.dtype)
-    dbeta, dgamma, db2 = dsums.sum((0, 1))
-    dw1 = _weight_gradient(states[:-1], dx, w1, *ctx.size)
-    dw2 = _weight_gradient(y, du, w2, *ctx.size)
-    return dz, None, dmaps, dw1, dgamma, dbeta, dw2, db2, None, None, None
+    found = parameter_gradients(actions, maps, w1, w2, states[:-1], y, dx, du, dsums, *ctx.size)
+    return dz, None, *found, None, None, None
 
 
 rollout.register_autograd(_backward, setup_context=_save)

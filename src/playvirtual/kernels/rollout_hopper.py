@@ -1,0 +1,239 @@
+"""Rollouts of the convolutional dynamics by one launch each way, for Hopper GPUs, bfloat16 and maps of 7×7×64.
+
+The kernels are CUDA C++ (rollout_hopper.cu). A block keeps both filters and some states on its SM for all steps, which
+needs all blocks to run at the same time: a batch that does not fit the GPU, or the part of it that a process has, goes
+through `rollout_triton`, as every other size and precision does. Weight gradients are one product over all steps.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
+# ruff: noqa: UP045
+# No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
+from playvirtual.kernels.rollout_gradients import parameter_gradients
+
+CHANNELS, SIDE = 64, 7
+POSITIONS = SIDE * SIDE
+FRAGMENTS = 2 * 64 * 4 * 4 * 2  # numbers of a state in the kernels' own order
+# States per block -> warpgroups, states of each; what a block of more states would keep exceeds shared memory.
+SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 6: (3, 2), 8: (2, 4), 9: (3, 3)}
+
+Launch = Callable[[str, int, int, int, list[Any]], None]  # kernel, blocks, threads, bytes of shared memory, arguments
+
+
+class Shape(NamedTuple):
+    """How a batch is spread: warpgroups per block, states per warpgroup, blocks."""
+
+    warpgroups: int
+    states: int
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 128 * self.warpgroups
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: two filters, the warpgroups' states and sums, BatchNorm's parameters."""
+        row = 8 * self.states
+        image = 8 * (8 * row + 1) + row + 8
+        each = image * 16 + 2 * 3 * 64 * 4 + self.states * 48
+        return 2 * 9 * 8 * 64 * 16 + self.warpgroups * each + 2 * 3 * 64 * 4 + 3 * 64 * 4 + 16
+
+
+def shape_for(samples: int, processors: int) -> Optional[Shape]:
+    """The fewest states per block with which `samples` fit as many SMs, or None."""
+    for states, (warpgroups, each) in SHAPES.items():
+        if samples <= states * processors:
+            return Shape(warpgroups, each, -(-samples // states))
+    return None
+
+
+def source(warpgroups: int, states: int) -> str:
+    """The kernels' source for this many warpgroups and states of each."""
+    kernels = Path(__file__).with_name("rollout_hopper.cu").read_text()
+    sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};\n"
+    return sizes + _products(states) + kernels
+
+
+def _products(states: int) -> str:
+    """The tensor cores' products of 64 × 16 by 16 × 56·states, which name their registers one by one."""
+    count = 28 * states
+    registers = ", ".join(f"%{i}" for i in range(count))
+
+    def operands(constraint: str) -> str:
+        return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
+
+    text = []
+    for name, adds, constraint in (("multiply", 0, "=f"), ("multiply_add", 1, "+f")):
+        product = f"wgmma.mma_async.sync.aligned.m64n{56 * states}k16.f32.bf16.bf16"
+        asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;"
+        text.append(
+            "typedef unsigned long long u64;\n"
+            f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
+            f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
+            f' : {operands(constraint)} : "l"(a), "l"(b));}}'
+        )
+    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {operands("+f")} :: "memory");'
+    text.append(f"__device__ __forceinline__ void wait_products(float (&d)[{count}]) {{{wait}}}\n")
+    return "\n".join(text)
+
+
+@cache
+def _module(warpgroups: int, states: int, _device: int) -> CudaModule:
+    return CudaModule(compiled(source(warpgroups, states), "sm_90a"))
+
+
+def _launcher(shape: Shape, device: torch.device) -> Launch:
+    """Launches on the GPU; a test replaces it."""
+    return _module(shape.warpgroups, shape.states, device.index or 0).launch
+
+
+def _processors(device: torch.device) -> int:
+    """The SMs that this process has: under MPS it may be a part of them."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@torch.compiler.assume_constant_result
+def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...]) -> bool:
+    """Whether these kernels can roll out states of this size (N, C, H, W) there."""
+    if device.type != "cuda" or dtype != torch.bfloat16 or size[1:] != (CHANNELS, SIDE, SIDE):
+        return False
+    if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
+        return False
+    shape = shape_for(size[0], _processors(device))
+    return shape is not None and _fits(shape, device.index or 0)
+
+
+@cache
+def _fits(shape: Shape, device: int) -> bool:
+    try:
+        module = _module(shape.warpgroups, shape.states, device)
+        names = ("rollout_forward", "rollout_backward")
+        return all(module.resident(name, shape.threads, shape.shared) > 0 for name in names)
+    except CudaError:
+        return False
+
+
+def _shape(samples: int, device: torch.device) -> Shape:
+    shape = shape_for(samples, _processors(device))
+    assert shape is not None
+    return shape
+
+
+@torch.library.custom_op("playvirtual::persistent_rollout", mutates_args=())
+def rollout(
+    z: Tensor,  # (N, P, C) bfloat16
+    actions: Tensor,  # (N, K) int64
+    maps: Tensor,  # (|A|, P·C) float32: the same in all rows but the first and the last
+    w1: Tensor,  # (C, C, 3, 3)
+    gamma: Tensor,  # (C,)
+    beta: Tensor,  # (C,)
+    w2: Tensor,  # (C, C, 3, 3)
+    b2: Tensor,  # (C,)
+    num_kept: int,
+) -> list[Tensor]:
+    """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the way back needs …]."""
+    kept, last, states, y, x1, ends, work, back = found = _outputs(z, actions, num_kept)
+    (N, _, _), K = z.shape, actions.shape[1]
+    there = torch.empty_like(back)
+    shape = _shape(N, z.device)
+    launch = _launcher(shape, z.device)
+    strides = [stride for w in (w1, w2) for stride in (w.stride(0), w.stride(1), w.stride(3))]
+    assert w1.stride(2) == 3 * w1.stride(3)
+    assert w2.stride(2) == 3 * w2.stride(3)
+    launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()])
+    sums, meta, counter = _parts(work, K, N)
+    inputs = [z.contiguous(), actions.contiguous(), maps.contiguous(), there, gamma, beta, b2]
+    outputs = [states, kept, last, y, x1, ends, sums, meta, counter, N, num_kept, K]
+    launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs])
+    return found
+
+
+def _outputs(z: Tensor, actions: Tensor, num_kept: int) -> list[Tensor]:
+    (N, P, C), K = z.shape, actions.shape[1]
+    return [
+        z.new_empty(K, num_kept, P, C),
+        z.new_empty(N - num_kept, P, C),
+        z.new_empty(K, N, P, C),  # the states that the steps begin in
+        z.new_empty(K, N, P, C),  # what BatchNorm made of x1
+        z.new_empty(K, N, FRAGMENTS),  # x1, before BatchNorm
+        z.new_empty(K, N, FRAGMENTS),  # the states that the steps end in
+        z.new_empty(K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
+        z.new_empty(2, 9, C, C),  # filters for the way back
+    ]
+
+
+def _parts(work: Tensor, K: int, N: int) -> tuple[Tensor, ...]:
+    """Sums of x1 and x1² (K, 2 batches, 2, C); each state's range, minimum and both places (K, N, 4); a counter."""
+    parts: tuple[Tensor, ...] = work.split([K * 4 * CHANNELS, 4 * K * N, 1])
+    return parts
+
+
+def sums_of(work: Tensor, K: int) -> Tensor:
+    """Each step's sums of x1 and x1² (K, 2 batches, 2, C)."""
+    return work[: K * 4 * CHANNELS].view(K, 2, 2, CHANNELS)
+
+
+@rollout.register_fake
+def _(z, actions, maps, w1, gamma, beta, w2, b2, num_kept):
+    return _outputs(z, actions, num_kept)
+
+
+@torch.library.custom_op("playvirtual::persistent_rollout_backward", mutates_args=())
+def rollout_backward(
+    g_kept: Optional[Tensor],  # (K, num_kept, P, C)
+    g_last: Optional[Tensor],  # (N − num_kept, P, C)
+    gamma: Tensor,
+    x1: Tensor,
+    ends: Tensor,
+    work: Tensor,
+    back: Tensor,
+    num_kept: int,
+) -> list[Tensor]:
+    """[dL/dz (N, P, C), dL/d outputs of both convolutions (K, N, P, C), sums of BatchNorm and bias (K, 2, 3, C)]."""
+    K, N, _ = x1.shape
+    dz = x1.new_empty(N, POSITIONS, CHANNELS)
+    dx, du = x1.new_empty(K, N, POSITIONS, CHANNELS), x1.new_empty(K, N, POSITIONS, CHANNELS)
+    dsums = torch.zeros(K * 6 * CHANNELS + 1, device=x1.device)
+    totals = torch.empty(K, 2, 3, CHANNELS, device=x1.device)
+    fragments = x1.new_empty((K - 1) * num_kept, FRAGMENTS)  # of g_kept
+    sums, meta, _ = _parts(work, K, N)
+    shape = _shape(N, x1.device)
+    given = [None if g is None or not g.numel() else g.contiguous() for g in (g_kept, g_last)]
+    inputs = [*given, gamma, back, x1, ends, sums, meta]
+    arguments = [*inputs, du, dx, dz, dsums, totals, fragments, dsums[-1:], N, num_kept, K]
+    _launcher(shape, x1.device)("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments)
+    return [dz, dx, du, totals]
+
+
+@rollout_backward.register_fake
+def _(g_kept, g_last, gamma, x1, ends, work, back, num_kept):
+    K, N, _ = x1.shape
+    maps = [x1.new_empty(*size, POSITIONS, CHANNELS) for size in ((N,), (K, N), (K, N))]
+    return [*maps, x1.new_empty(K, 2, 3, CHANNELS, dtype=torch.float32)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    _, actions, maps, w1, gamma, _, w2, _, num_kept = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(actions, maps, w1, gamma, w2, *output[2:])
+    ctx.num_kept = num_kept
+
+
+def _backward(ctx: Any, grads: list[Optional[Tensor]]) -> tuple[Any, ...]:
+    actions, maps, w1, gamma, w2, states, y, x1, ends, work, back = ctx.saved_tensors
+    dz, dx, du, totals = rollout_backward(grads[0], grads[1], gamma, x1, ends, work, back, ctx.num_kept)
+    found = parameter_gradients(actions, maps, w1, w2, states, y, dx, du, totals, SIDE, SIDE)
+    return dz, None, *found, None
+
+
+rollout.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,258 @@
+// What rollout_hopper.cu asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
+// Barriers, exchanges between the lanes of a warp, matrix stores and tensor-core products (from their descriptors) do
+// what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for.
+// What is not seen here: timing, missing fences, and whether descriptors mean on the chip what the manual says.
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#define ON_CPU
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct uint4 { unsigned x, y, z, w; };
+struct float4 { float x, y, z, w; };
+struct dim { int x; };
+
+static float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }
+static uint32_t __float_as_uint(float f) { uint32_t v; memcpy(&v, &f, 4); return v; }
+
+struct Barrier { int arrived = 0; long generation = 0; };
+struct Exchange { // between the lanes of a warp
+    int arrived = 0, left = 0;
+    uint64_t in[32][4];
+};
+struct Product { float *d; uint64_t a, b; bool add; int results; };
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    int block, thread;
+    bool done = false;
+    std::vector<Product> waiting;
+};
+static std::vector<std::unique_ptr<Fiber>> fibers;
+static std::vector<std::vector<unsigned char>> shared_of; // by block
+static std::vector<std::map<int, Barrier>> barriers;      // by block
+static std::vector<std::map<int, Exchange>> exchanges;    // by block, by warp
+static Fiber *now;
+static ucontext_t scheduler;
+static std::function<void()> body;
+static dim threadIdx, blockIdx, gridDim, blockDim;
+static bool moved;                   // whether anything happened since the scheduler began its round
+constexpr uint32_t SHARED_BASE = 64; // not 0, so that a forgotten base is noticed
+
+static void wait_for(const std::function<bool()> &ready) {
+    while (!ready()) {
+        Fiber *self = now;
+        swapcontext(&self->context, &scheduler);
+        now = self;
+        threadIdx.x = self->thread, blockIdx.x = self->block;
+    }
+    moved = true;
+}
+
+static void enter() {
+    body();
+    now->done = true;
+    moved = true;
+    swapcontext(&now->context, &scheduler);
+}
+
+static void run_grid(int grid, int block, int shared, std::function<void()> f) {
+    body = std::move(f);
+    gridDim.x = grid, blockDim.x = block;
+    shared_of.assign(grid, std::vector<unsigned char>(SHARED_BASE + shared, 0xff)); // NaN where nothing was written
+    barriers.assign(grid, {}), exchanges.assign(grid, {});
+    fibers.clear();
+    for (int b = 0; b < grid; ++b)
+        for (int t = 0; t < block; ++t) {
+            auto fiber = std::make_unique<Fiber>();
+            fiber->stack.resize(128 << 10), fiber->block = b, fiber->thread = t;
+            getcontext(&fiber->context);
+            fiber->context.uc_stack.ss_sp = fiber->stack.data(), fiber->context.uc_stack.ss_size = fiber->stack.size();
+            fiber->context.uc_link = nullptr;
+            makecontext(&fiber->context, enter, 0);
+            fibers.push_back(std::move(fiber));
+        }
+    int idle = 0; // rounds in which every thread only looked whether something had come
+    for (bool open = true; open;) {
+        open = false, moved = false;
+        for (auto &fiber : fibers)
+            if (!fiber->done) {
+                open = true;
+                now = fiber.get(), threadIdx.x = now->thread, blockIdx.x = now->block;
+                swapcontext(&scheduler, &now->context);
+            }
+        idle = moved ? 0 : idle + 1;
+        if (idle == 1000) fprintf(stderr, "deadlock\n"), abort();
+    }
+}
+
+template <class... A, size_t... I>
+static void launch_with(void (*f)(A...), int grid, int block, int shared, void **args, std::index_sequence<I...>) {
+    run_grid(grid, block, shared, [=]() { f(*static_cast<A *>(args[I])...); });
+}
+template <class... A> static void launch(void (*f)(A...), int grid, int block, int shared, void **args) {
+    launch_with(f, grid, block, shared, args, std::index_sequence_for<A...>{});
+}
+
+static unsigned char *at_shared(uint32_t at, int bytes) {
+    auto &memory = shared_of[now->block];
+    if (at < SHARED_BASE || at + bytes > memory.size()) fprintf(stderr, "outside shared memory: %u\n", at), abort();
+    return memory.data() + at;
+}
+static uint32_t shared_base() { return SHARED_BASE; }
+static uint4 read_shared(uint32_t at) { uint4 v; if (at % 16) abort(); memcpy(&v, at_shared(at, 16), 16); return v; }
+static void write_shared(uint32_t at, uint4 v) { if (at % 16) abort(); memcpy(at_shared(at, 16), &v, 16); }
+static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4), 4); return v; }
+static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
+static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
+static void commit_copies() {}
+static void wait_copies_but_one() {}
+static void wait_copies() {}
+static void store_if(bool wanted, uint4 *at, uint4 v) { if (wanted) *at = v; }
+static float reciprocal(float x) { return 1.0f / x; }
+static float reciprocal_root(float x) { return 1.0f / std::sqrt(x); }
+static void publish_shared() {}
+static float read_in_order(const float *at) { return *at; }
+static void hide(uint32_t &) {}
+
+static void bar_sync(int id, int threads) {
+    Barrier &bar = barriers[now->block][id];
+    const long mine = bar.generation;
+    if (++bar.arrived == threads) bar.arrived = 0, ++bar.generation, moved = true;
+    wait_for([&bar, mine]() { return bar.generation > mine; });
+}
+static void bar_arrive(int id, int threads) {
+    Barrier &bar = barriers[now->block][id];
+    if (++bar.arrived == threads) bar.arrived = 0, ++bar.generation;
+}
+
+// Every lane gives up to four words and sees those of all.
+template <class F> static auto with_warp(uint64_t a, uint64_t b, uint64_t c, uint64_t d, F f) {
+    Exchange &e = exchanges[now->block][now->thread / 32];
+    const int lane = now->thread % 32;
+    wait_for([&e]() { return e.left == 0; }); // those of the last exchange have left
+    e.in[lane][0] = a, e.in[lane][1] = b, e.in[lane][2] = c, e.in[lane][3] = d;
+    ++e.arrived;
+    wait_for([&e]() { return e.arrived == 32; });
+    struct Leave {
+        Exchange &e;
+        ~Leave() { if (++e.left == 32) e.left = 0, e.arrived = 0; }
+    } leave{e};
+    return f(e, lane);
+}
+static float shuffle_xor(float v, int mask) {
+    return with_warp(__float_as_uint(v), 0, 0, 0,
+                     [=](Exchange &e, int lane) { return __uint_as_float((uint32_t)e.in[lane ^ mask][0]); });
+}
+static uint32_t warp_max(uint32_t v) {
+    return with_warp(v, 0, 0, 0, [](Exchange &e, int) {
+        uint64_t m = 0;
+        for (auto &lane : e.in) m = std::max(m, lane[0]);
+        return (uint32_t)m;
+    });
+}
+static uint32_t warp_min(uint32_t v) { return ~warp_max(~v); }
+static int first_lane(int v) {
+    return with_warp((uint32_t)v, 0, 0, 0, [](Exchange &e, int) { return (int)e.in[0][0]; });
+}
+static void warp_sync() { with_warp(0, 0, 0, 0, [](Exchange &, int) { return 0; }); }
+
+// Matrix i of 8×8 numbers, rows at the addresses that lanes 8·i to 8·i + 7 give, transposed between memory and lanes.
+static void move_matrices(uint32_t at, int count, uint32_t *words, bool store) {
+    with_warp(at, 0, 0, 0, [=](Exchange &e, int lane) {
+        for (int i = 0; i < count; ++i)
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t row = (uint32_t)e.in[8 * i + 2 * (lane % 4) + half][0];
+                if (row % 16) abort();
+                uint16_t *number = reinterpret_cast<uint16_t *>(at_shared(row + lane / 4 * 2, 2));
+                if (store)
+                    *number = (uint16_t)(words[i] >> 16 * half);
+                else
+                    words[i] = (words[i] & ~(0xffffu << 16 * half)) | (uint32_t)*number << 16 * half;
+            }
+        return 0;
+    });
+}
+static void store_transposed(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    uint32_t words[4] = {a, b, c, d};
+    move_matrices(at, 4, words, true);
+}
+static void store_transposed(uint32_t at, uint32_t a, uint32_t b) {
+    uint32_t words[2] = {a, b};
+    move_matrices(at, 2, words, true);
+}
+static void load_transposed(uint32_t at, uint32_t &a, uint32_t &b) {
+    uint32_t words[2] = {0, 0};
+    move_matrices(at, 2, words, false);
+    a = words[0], b = words[1];
+}
+
+static uint32_t round_bf16(float f) {
+    const uint32_t v = __float_as_uint(f);
+    return std::isnan(f) ? 0x7fff : (v + 0x7fff + ((v >> 16) & 1)) >> 16;
+}
+static uint32_t two(float low, float high) { return round_bf16(low) | round_bf16(high) << 16; }
+static float low_of(uint32_t v) { return __uint_as_float(v << 16); }
+static float high_of(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
+
+// A matrix without swizzle whose 8 (row) × 16 byte blocks hold rows one after the other.
+static float number_at(uint64_t matrix, int row, int k) {
+    const uint32_t start = (uint32_t)(matrix & 0x3fff) << 4, along_k = (uint32_t)(matrix >> 16 & 0x3fff) << 4;
+    const uint32_t rows = (uint32_t)(matrix >> 32 & 0x3fff) << 4;
+    uint16_t v;
+    memcpy(&v, at_shared(start + row % 8 * 16 + row / 8 * rows + k / 8 * along_k + k % 8 * 2, 2), 2);
+    return __uint_as_float((uint32_t)v << 16);
+}
+static void compute(const Product &p) {
+    const int lane = now->thread % 32, warp = now->thread / 32 % 4;
+    for (int j = 0; j < p.results / 4; ++j)
+        for (int half = 0; half < 2; ++half)
+            for (int e = 0; e < 2; ++e) {
+                float sum = 0;
+                for (int k = 0; k < 16; ++k)
+                    sum += number_at(p.a, 16 * warp + lane / 4 + 8 * half, k) * number_at(p.b, 8 * j + lane % 4 * 2 + e, k);
+                float &d = p.d[4 * j + 2 * half + e];
+                d = p.add ? d + sum : sum;
+            }
+}
+static bool LAZY;
+template <int R> static void begin(float (&d)[R], uint64_t a, uint64_t b, bool add) {
+    const Product p{d, a, b, add, R};
+    if (LAZY) now->waiting.push_back(p); else compute(p);
+}
+template <int R> static void multiply(float (&d)[R], uint64_t a, uint64_t b) { begin(d, a, b, false); }
+template <int R> static void multiply_add(float (&d)[R], uint64_t a, uint64_t b) { begin(d, a, b, true); }
+static void begin_products() {}
+static void commit_products() {}
+template <int R> static void wait_products(float (&)[R]) {
+    for (auto &p : now->waiting) compute(p);
+    now->waiting.clear();
+}
+
+static void add_global(float *at, float4 v) { at[0] += v.x, at[1] += v.y, at[2] += v.z, at[3] += v.w; }
+static void max_global(int *at, int v) { if (v > *at) *at = v; }
+static float4 read_fresh(const float *at) { return {at[0], at[1], at[2], at[3]}; }
+static void arrive(uint32_t *counter) { ++*counter, moved = true; }
+static bool arrived(const uint32_t *counter, uint32_t target) {
+    const bool there = *counter >= target;
+    if (!there) {
+        Fiber *self = now;
+        swapcontext(&self->context, &scheduler);
+        now = self, threadIdx.x = self->thread, blockIdx.x = self->block;
+    }
+    return there;
+}
