@@ -186,12 +186,12 @@ def test_both_kinds_of_kernels_agree() -> None:
     model = ConvDynamics(C, DiscreteActions(A)).cuda()
     z, actions = torch.rand(40, C, SIDE, SIDE, device="cuda").bfloat16(), torch.randint(A, (40, 1), device="cuda")
     batches = RolloutBatch(z[:8], actions[:8]), RolloutBatch(z[8:], actions[8:], last_only=True)
-    found = []
+    found, before = [], kernels.persistent_wanted()
     for persistent in (True, False):
         kernels.use_persistent(persistent)
         try:
             found.append([t.detach().float() for t in model.rollouts(*batches)])
         finally:
-            kernels.use_persistent(True)
+            kernels.use_persistent(before)
     for one, other in zip(*found, strict=True):
         assert float((one - other).norm() / other.norm()) < 1e-3

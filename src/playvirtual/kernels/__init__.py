@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import torch
 
 AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None
 _wanted = True
-_persistent = True
+_persistent = os.environ.get("PLAYVIRTUAL_PERSISTENT_ROLLOUTS", "") == "1"
 
 
 def use_fused(wanted: bool) -> None:
@@ -23,7 +24,10 @@ def in_use() -> bool:
 
 
 def use_persistent(wanted: bool) -> None:
-    """Chooses whether rollouts may be one launch each way where that can be, or are always one launch per step."""
+    """Chooses whether rollouts are one launch each way where that can be, or always one launch per step, the default.
+
+    The environment variable PLAYVIRTUAL_PERSISTENT_ROLLOUTS=1 chooses the former for a whole process.
+    """
     global _persistent
     _persistent = wanted
 
