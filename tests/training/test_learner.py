@@ -7,10 +7,12 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import torch
 
 import playvirtual as pv
 from playvirtual.agents.agent import Schedule, Update
 from playvirtual.replay.batches import SacBatch
+from playvirtual.training.learner import NonFinite, NonFiniteGuard
 from playvirtual.training.trainer import Trainer
 from tests.training.small import CONTINUOUS
 
@@ -108,3 +110,14 @@ def test_metrics_are_means_over_the_updates_that_have_them() -> None:
             assert line["step"] == trainer.step
         assert line["updates"] == 29 - 20 + 1
         assert "loss_critic" not in trainer.metrics()
+
+
+def test_the_guard_keeps_the_first_update_that_is_not_finite() -> None:
+    """Two kinds of updates in turn; the third has one bad loss of two, and the fifth is worse."""
+    guard = NonFiniteGuard(torch.device("cpu"))
+    losses = [(1.0, 2.0), (3.0, 4.0), (5.0, math.nan), (6.0, 7.0), (math.inf, math.inf)]
+    for number, (a, b) in enumerate(losses):
+        assert (guard.found() is None) == (number < 3)
+        metrics = {"loss_a": torch.tensor(a), "q": torch.tensor(math.nan), "loss_b": torch.tensor(b)}
+        guard.check(number % 2, metrics, {"transitions": torch.tensor([10 * number, 10 * number + 1])})
+    assert guard.found() == NonFinite(["loss_b"], 3, {"transitions": [20, 21]})
