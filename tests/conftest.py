@@ -35,5 +35,10 @@ def _seeded() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow tests first: a long one that starts last would leave the other processes without work."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """The slow tests first, the slowest of them before all: one that starts last leaves other processes without work."""
+
+    def seconds(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("slow")
+        return 0.0 if marker is None else marker.kwargs.get("seconds", 5.0)
+
+    items.sort(key=seconds, reverse=True)

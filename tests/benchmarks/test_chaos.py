@@ -18,7 +18,7 @@ finally:
     sys.path.remove(str(SCRIPT.parent))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=25)
 def test_a_run_killed_again_and_again_is_the_same_run(tmp_path: Path) -> None:
     options = [
         *("--steps", "600", "--eval-every", "300", "--eval-episodes", "5"),

@@ -23,7 +23,7 @@ finally:
 CPU = torch.device("cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 @pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])  # Rainbow with convolutional dynamics, SAC
 def test_compiled_losses_and_gradients_equal_eager_ones(task: str) -> None:
     why = equality.missing(equality.COMPILED, CPU)

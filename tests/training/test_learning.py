@@ -15,7 +15,7 @@ def random_score(task: str, actions: int, episodes: int) -> float:
     return float(np.mean(evaluate(lambda o: random.integers(actions, size=len(o)), config, episodes=episodes, seed=0)))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_playvirtual_learns_catch(tmp_path: Path) -> None:
     """Returns lie in [−1, 1]; random play catches one ball in ten or so."""
     assert random_score("toy/catch", 3, 300) < -0.5
@@ -23,7 +23,7 @@ def test_playvirtual_learns_catch(tmp_path: Path) -> None:
     assert run.score >= 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_playvirtual_learns_minatar_breakout(tmp_path: Path) -> None:
     assert random_score("minatar/breakout", 3, 100) < 1.0
     run = pv.train(

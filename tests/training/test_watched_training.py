@@ -234,8 +234,9 @@ def test_the_seed_decides_each_random_stream_of_its_own(made: list[ScriptedEnv])
             weights = torch.cat([p.detach().flatten() for p in trainer.agent.parts["encoder"].parameters()])
             drawn = torch.rand(3, generator=trainer.generator)
             trainer.train(12)
-            actions = trainer.replay.actions[:12]
-        seeds = torch.tensor([moment.seed for moment in made[number].moments if moment.action is None])
+        moments = made[number].moments
+        actions = torch.tensor([int(moment.action) for moment in moments if moment.action is not None])
+        seeds = torch.tensor([moment.seed for moment in moments if moment.action is None])
         seen.append({"weights": weights, "drawn": drawn, "actions": actions, "seeds": seeds[:2]})
     for name, value in seen[0].items():
         assert torch.equal(value, seen[1][name]), name
