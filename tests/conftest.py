@@ -35,7 +35,7 @@ def _seeded() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow tests first, the slowest of them before all: one that starts last leaves other processes without work."""
+    """The slowest tests first: one that starts last leaves the other processes without work."""
 
     def seconds(item: pytest.Item) -> float:
         marker = item.get_closest_marker("slow")

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.mutants.faults import ROOT, SOURCE, Fault
 
 FAILED, HUNG = 1, 124  # pytest's exit status where tests ran and some failed; ours where they did not end
-TIMEOUT = 600.0  # seconds after which tests that hang are ended
+TIMEOUT = 600.0  # seconds after which the tests of one fault hang and are ended
 SLOW_IMPORTS = ("triton", "torch", "torch._dynamo", "numpy", "gymnasium", "hypothesis.strategies", "pytest", "ale_py")
 
 
@@ -52,11 +52,12 @@ class Trial:
 
     process: int
     output: Path
+    timeout: float
     begin: float = field(default_factory=time.monotonic)
     _code: int | None = None
 
     @classmethod
-    def start(cls, tests: Sequence[str], source: Path) -> Trial:
+    def start(cls, tests: Sequence[str], source: Path, timeout: float = TIMEOUT) -> Trial:
         """Starts the tests, up to the first that fails."""
         descriptor, output = tempfile.mkstemp(prefix="mutant-", suffix=".txt")
         _import_slow_modules()
@@ -64,7 +65,7 @@ class Trial:
         if process == 0:
             _run_tests(tests, source, descriptor)
         os.close(descriptor)
-        return cls(process, Path(output))
+        return cls(process, Path(output), timeout)
 
     @property
     def ended(self) -> bool:
@@ -73,7 +74,7 @@ class Trial:
             done, status = os.waitpid(self.process, os.WNOHANG)
             if done:
                 self._code = os.waitstatus_to_exitcode(status)
-            elif self.seconds > TIMEOUT:
+            elif self.seconds > self.timeout:
                 with suppress(ProcessLookupError):
                     os.killpg(self.process, signal.SIGKILL)
                 os.waitpid(self.process, 0)
