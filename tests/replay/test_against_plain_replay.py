@@ -126,7 +126,7 @@ class Both:
             self.plain.check_sequences(sequences, K, [[float(flag)] * (K + 1) for flag in allowed])
 
 
-@settings(max_examples=50)
+@settings(max_examples=32)
 @given(some_settings(), STREAM)
 def test_starts_and_batches(setting: Setting, stream: list[str]) -> None:
     """Drawable starts, observations, recorded actions, masks, n-step returns and bootstrap observations."""
@@ -140,7 +140,7 @@ def test_starts_and_batches(setting: Setting, stream: list[str]) -> None:
             both.check_batches()
 
 
-@settings(max_examples=40)
+@settings(max_examples=26)
 @given(
     some_settings(),
     STREAM,
@@ -182,7 +182,7 @@ def test_prioritised_batches(setting: Setting, stream: list[str], alpha: float, 
             np.testing.assert_allclose(sampler.priorities, plain.powers(), rtol=1e-5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=26)
 @given(some_settings(), STREAM, st.integers(0, 1000))
 def test_uniform_batches(setting: Setting, stream: list[str], seed: int) -> None:
     """Only drawable transitions, only sequences within an episode, and their content."""
