@@ -1,4 +1,4 @@
-// What rollout_hopper.cu asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
+// What hopper.cuh asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
 // Barriers, exchanges between the lanes of a warp, matrix stores and tensor-core products (from their descriptors) do
 // what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for.
 // What is not seen here: timing, missing fences, and whether descriptors mean on the chip what the manual says.

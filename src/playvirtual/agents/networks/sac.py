@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playvirtual.agents.networks import output_size
-from playvirtual.kernels.convolution import conv_relu
+from playvirtual.kernels.convolution import conv_relus
 
 
 def orthogonal(module: nn.Module) -> None:
@@ -50,9 +50,7 @@ class Convolutions(nn.Module):
         self.size = c * height * width
 
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w)
-        for conv in self.layers:
-            x = conv_relu(x, conv)
-        return x
+        return conv_relus(x, self.layers)
 
 
 class LatentLayer(nn.Module):
