@@ -20,8 +20,10 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 
 @cache
-def library(source: str, constants: tuple[tuple[str, int], ...], kernels: tuple[str, ...]) -> ctypes.CDLL:
-    """The kernels of that name in a source of `playvirtual.kernels`, for these constants."""
+def library(
+    source: str, constants: tuple[tuple[str, int], ...], kernels: tuple[str, ...], transposed: bool = False
+) -> ctypes.CDLL:
+    """The kernels of that name in a source of `playvirtual.kernels`, for these constants; see `hopper.products`."""
     folder = Path(mkdtemp(prefix="kernels_on_cpu"))
     sizes = [f"constexpr int {name} = {value};" for name, value in constants]
     sources = [f'#include "{KERNELS / name}"' for name in ("hopper.cuh", source)]
@@ -29,7 +31,7 @@ def library(source: str, constants: tuple[tuple[str, int], ...], kernels: tuple[
     enter = 'extern "C" int launch_on_cpu(const char *name, int grid, int block, int shared, void **args, int lazy) {'
     text = [f'#include "{HERE / "gpu_on_cpu.h"}"', *sizes, *sources, enter, "LAZY = lazy;", *launches, "return 1; }"]
     (folder / "all.cpp").write_text("\n".join(text))
-    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", f"-DTRANSPOSED={str(transposed).lower()}"]
     subprocess.run(["g++", *flags, "-o", folder / "all.so", folder / "all.cpp"], check=True)
     found = ctypes.CDLL(str(folder / "all.so"))
     shutil.rmtree(folder)
@@ -53,18 +55,16 @@ def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
     monkeypatch.setattr(rollout_hopper, "_processors", lambda device: processors)
 
 
-def use_cpu_for(monkeypatch: Any, module: Any, kernel: str, *, lazy: bool = False) -> None:
-    """Lets `convolution_hopper` or `crop_hopper` launch their kernel on the CPU."""
-    from playvirtual.kernels import cuda_module
+def use_cpu_for_others(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
+    """Lets all other kernels for Hopper launch on the CPU, as if it had so many SMs."""
+    from playvirtual.kernels import cuda_module, hopper
 
-    def launcher(sizes: Any, device: torch.device) -> Any:
-        def launch(blocks: int, arguments: list[Any]) -> None:
-            pointers, _kept = cuda_module.packed(arguments)
-            constants = tuple((name.upper(), value) for name, value in sizes._asdict().items())
-            kernels = library(f"{Path(module.__file__).stem}.cu", constants, (kernel,))
-            entered = (kernel.encode(), blocks, module.THREADS, sizes.shared, pointers, int(lazy))
-            assert kernels.launch_on_cpu(*entered) == 0
+    def launch(kernel: Any, device: torch.device, blocks: int, arguments: list[Any]) -> None:
+        pointers, _kept = cuda_module.packed(arguments)
+        constants = tuple((name.upper(), value) for name, value in kernel._asdict().items())
+        entered = (kernel.name.encode(), blocks, kernel.threads, kernel.shared, pointers, int(lazy))
+        compiled = library(f"{kernel.name}_hopper.cu", constants, (kernel.name,), kernel.name == "weight_gradient")
+        assert compiled.launch_on_cpu(*entered) == 0
 
-        return launch
-
-    monkeypatch.setattr(module, "_launcher", launcher)
+    monkeypatch.setattr(hopper, "launch", launch)
+    monkeypatch.setattr(hopper, "processors", lambda device: processors)

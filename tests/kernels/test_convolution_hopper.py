@@ -14,7 +14,7 @@ from playvirtual import kernels
 from playvirtual.kernels import convolution_hopper
 from playvirtual.kernels.convolution import conv_relus
 from playvirtual.kernels.space_to_depth import space_to_depth
-from tests.kernels.on_cpu import needs_compiler, use_cpu_for
+from tests.kernels.on_cpu import needs_compiler, use_cpu_for_others
 
 FILTERS = [(64, 40, 2, 2), (64, 64, 3, 3)]
 ENCODER = [(64, 40, 2, 2), (64, 64, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3)]
@@ -61,8 +61,7 @@ def test_the_kernel_computes_what_pytorch_does(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], processors: int, lazy: bool
 ) -> None:
     """On the CPU, in one block or two; products read shared memory when begun or when waited for."""
-    use_cpu_for(monkeypatch, convolution_hopper, "convolution", lazy=lazy)
-    monkeypatch.setattr(convolution_hopper, "_processors", lambda device: processors)
+    use_cpu_for_others(monkeypatch, processors, lazy=lazy)
     fake = SimpleNamespace(relu_backward_op=relu_backward)
     monkeypatch.setattr(convolution_hopper, "convolution_triton", fake, raising=False)
     found = errors(shape, FILTERS)

@@ -1,34 +1,30 @@
 """Convolutions with ReLU one after the other, for Hopper GPUs and bfloat16: forward, and back with ReLU's gradient.
 
-The kernel is CUDA C++ (convolution_hopper.cu), compiled for every size of image. All layers have stride 1 and 64
-outputs, as the encoder of DMControl has after space-to-depth; others go through `convolution_triton`. The data gradient
-of a layer, the gradient of the ReLU before it and that layer's bias' gradient are one launch; weight gradients are
-PyTorch's own.
+The kernels are CUDA C++ (convolution_hopper.cu and weight_gradient_hopper.cu), compiled for every size of image. All
+layers have stride 1 and 64 outputs, as the encoder of DMControl has after space-to-depth; others go through
+`convolution_triton`. The data gradient of a layer, the gradient of the ReLU before it and that layer's bias' gradient
+are one launch.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from playvirtual import kernels
 from playvirtual.kernels import hopper
-from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
 
 if kernels.AVAILABLE:
     from playvirtual.kernels import convolution_triton
 
 OUTPUTS = 64  # channels
 UNIT = 8  # channels that lie together
-THREADS = 384  # of a block: two warpgroups that compute, four warps that bring them images
 WIDEST = 216  # positions of a tile for which a warpgroup's registers suffice
-SHARED = 232_448  # bytes of shared memory that a block may have on Hopper
-
-Launch = Callable[[int, list[Any]], None]  # blocks, arguments
 
 
 class Layer(NamedTuple):
@@ -40,6 +36,16 @@ class Layer(NamedTuple):
     width: int
     pad: int
     columns: int
+
+    @property
+    def name(self) -> str:
+        """Of the kernel."""
+        return "convolution"
+
+    @property
+    def threads(self) -> int:
+        """Of a block: two warpgroups that compute, four warps that bring them images."""
+        return 384
 
     @property
     def output(self) -> tuple[int, int]:
@@ -68,6 +74,52 @@ class Layer(NamedTuple):
         return hopper.source("convolution_hopper.cu", constants, self.columns)
 
 
+class WeightLayer(NamedTuple):
+    """The weight gradient of a `Layer` without zeros around, with so many slots per tile."""
+
+    planes: int
+    side: int
+    height: int
+    width: int
+    columns: int
+
+    @property
+    def name(self) -> str:
+        """Of the kernel."""
+        return "weight_gradient"
+
+    @property
+    def threads(self) -> int:
+        """Of a block: a warpgroup for each row of taps and one that brings images."""
+        return 128 * (self.side + 1)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of one image."""
+        less = self.side - 1
+        return -(-((self.height - less - 1) * self.width + self.width - less) // self.columns)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: three tiles of images and of gradients."""
+        slots = self.columns + (self.side - 1) * (self.width + 1)
+        return 3 * 16 * (self.planes * ((slots + 2) // 8 * 8 + 5) + 8 * (self.columns + 5))
+
+    @property
+    def source(self) -> str:
+        """Its kernel's source."""
+        constants = {name.upper(): value for name, value in self._asdict().items()}
+        return hopper.source("weight_gradient_hopper.cu", constants, UNIT * self.planes, transposed=True)
+
+
+@cache
+def weight_layer_for(layer: Layer) -> WeightLayer | None:
+    """As `layer_for`."""
+    found = [WeightLayer(*layer[:4], columns) for columns in range(256, 64, -16)]
+    fitting = [one for one in found if one.shared <= hopper.SHARED]
+    return min(fitting, key=lambda one: one.tiles * one.columns, default=None)
+
+
 @cache
 def layer_for(channels: int, side: int, height: int, width: int, pad: int) -> Layer | None:
     """The layer with the tiles that leave least of themselves unused, or None where the kernel does not suit it."""
@@ -76,7 +128,7 @@ def layer_for(channels: int, side: int, height: int, width: int, pad: int) -> La
         return None
     widths = range(WIDEST, 0, -8)
     layers = [Layer(planes, side, height, width, pad, columns) for columns in widths]
-    layers = [layer for layer in layers if layer.shared <= SHARED and layer.columns > WIDEST // 2]
+    layers = [layer for layer in layers if layer.shared <= hopper.SHARED and layer.columns > WIDEST // 2]
     return min(layers, key=lambda layer: layer.tiles * layer.columns, default=None)
 
 
@@ -93,46 +145,19 @@ def layers_for(shape: Sequence[int], filters: Sequence[Sequence[int]]) -> list[L
 @torch.compiler.assume_constant_result
 def usable(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], filters: list[tuple[int, ...]]) -> bool:
     """Whether the kernel can take images (N, C, H, W) through convolutions with these filters (O, I, side, side)."""
-    if device.type != "cuda" or dtype != torch.bfloat16:
-        return False
-    if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
+    if dtype != torch.bfloat16 or not hopper.supported(device):
         return False
     layers = layers_for(shape, filters)
     way_back = [layer_for(OUTPUTS, layer.side, *layer.output, layer.side - 1) for layer in layers[1:] if layer]
-    return all(layer is not None and _fits(layer, device.index or 0) for layer in (*layers, *way_back))
-
-
-@cache
-def _module(layer: Layer, _device: int) -> CudaModule:
-    return CudaModule(compiled(layer.source, "sm_90a"))
-
-
-@cache
-def _fits(layer: Layer, device: int) -> bool:
-    try:
-        return _module(layer, device).resident("convolution", THREADS, layer.shared) > 0
-    except CudaError:
-        return False
-
-
-def _launcher(layer: Layer, device: torch.device) -> Launch:
-    """Launches on the GPU; a test replaces it."""
-    module = _module(layer, device.index or 0)
-
-    def launch(blocks: int, arguments: list[Any]) -> None:
-        module.launch("convolution", blocks, THREADS, layer.shared, arguments, cooperative=False)
-
-    return launch
-
-
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    weights = [weight_layer_for(layer) for layer in layers if layer]
+    needed: list[hopper.Kernel | None] = [*layers, *way_back, *weights]
+    return all(kernel is not None and hopper.fits(kernel, device) for kernel in needed)
 
 
 def _run(layer: Layer | None, x: Tensor, arguments: list[Any]) -> None:
     assert layer is not None
-    blocks = min(_processors(x.device), -(-len(x) * layer.tiles // 2))
-    _launcher(layer, x.device)(blocks, [x, *arguments, len(x)])
+    blocks = min(hopper.processors(x.device), -(-len(x) * layer.tiles // 2))
+    hopper.launch(layer, x.device, blocks, [x, *arguments, len(x)])
 
 
 def arranged(weight: Tensor) -> Tensor:
@@ -144,6 +169,11 @@ def arranged(weight: Tensor) -> Tensor:
     if units.shape[2] % 2 == 0:
         return units.flatten(1, 2).contiguous()
     return torch.cat([units[:, :, :-1].flatten(1, 2), units[:, :, -1]], 1)
+
+
+def _turned(weight: Tensor) -> Tensor:
+    """The filters of the data gradient, in the kernel's order."""
+    return arranged(weight.flip(2, 3).transpose(0, 1))
 
 
 @torch.library.custom_op("playvirtual::hopper_conv_relu", mutates_args=())
@@ -182,6 +212,24 @@ def _(g, filters, x):
     return [torch.empty_like(x), x.new_empty(OUTPUTS, dtype=torch.float32)]
 
 
+@torch.library.custom_op("playvirtual::hopper_conv_weights_back", mutates_args=())
+def weights_backward_op(g: Tensor, x: Tensor, side: int) -> Tensor:
+    """The weights' gradient (O, I, side, side) float32 for x (N, H, W, I) and that of the output, g (N, H′, W′, O)."""
+    _, height, width, channels = x.shape
+    forward = layer_for(channels, side, height, width, 0)
+    layer = weight_layer_for(forward) if forward else None
+    assert layer is not None
+    blocks = min(hopper.processors(x.device), len(x) * layer.tiles)
+    sums = x.new_empty(blocks, side, side, OUTPUTS, channels, dtype=torch.float32)
+    hopper.launch(layer, x.device, blocks, [x, g, sums, len(x)])
+    return sums.sum(0).permute(2, 3, 0, 1)
+
+
+@weights_backward_op.register_fake
+def _(g, x, side):
+    return x.new_empty(side, side, OUTPUTS, x.shape[-1], dtype=torch.float32).permute(2, 3, 0, 1)
+
+
 @torch.library.custom_op("playvirtual::hopper_conv_relus", mutates_args=())
 def conv_relus_op(x: Tensor, weights: list[Tensor], filters: list[Tensor], biases: list[Tensor]) -> list[Tensor]:
     """Every layer's outputs (N, H′, W′, O) of x (N, H, W, I); `filters` are the `arranged` weights (O, I, side, side).
@@ -217,16 +265,13 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     g, db = convolution_triton.relu_backward_op(grads[-1], outputs[-1])
     dweights, dbiases = [], [db]
     for i in reversed(range(ctx.depth)):
-        mask = [i == 0 and ctx.needs_input_grad[0], True, False]
-        images = [t.permute(0, 3, 1, 2) for t in (g, inputs[i])]
-        din, dw, _ = torch.ops.aten.convolution_backward(
-            *images, weights[i], None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask
-        )
-        dweights.append(dw)
+        dweights.append(weights_backward_op(g, inputs[i], weights[i].shape[2]).to(weights[i].dtype))
         if i:
-            g, db = backward_op(g, arranged(weights[i].flip(2, 3).transpose(0, 1)), inputs[i])
+            g, db = backward_op(g, _turned(weights[i]), inputs[i])
             dbiases.append(db)
-    dx = din.permute(0, 2, 3, 1) if ctx.needs_input_grad[0] else None
+    dx = None
+    if ctx.needs_input_grad[0]:
+        dx = F.conv_transpose2d(g.permute(0, 3, 1, 2), weights[0]).permute(0, 2, 3, 1)
     return dx, dweights[::-1], [None] * ctx.depth, dbiases[::-1]
 
 

@@ -2,21 +2,15 @@
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from playvirtual.kernels import hopper
-from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
 from playvirtual.kernels.space_to_depth import UNIT, depth_channels
 
-THREADS = 256
 MOST = 64  # values that a thread can keep
-
-Launch = Callable[[int, list[Any]], None]  # blocks, arguments
 
 
 class Sizes(NamedTuple):
@@ -30,9 +24,19 @@ class Sizes(NamedTuple):
     units: int
 
     @property
+    def name(self) -> str:
+        """Of the kernel."""
+        return "crop"
+
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return 256
+
+    @property
     def parts(self) -> int:
         """Thread blocks of one crop."""
-        return -(-((self.size // self.block) ** 2) // THREADS)
+        return -(-((self.size // self.block) ** 2) // self.threads)
 
     @property
     def shared(self) -> int:
@@ -54,34 +58,9 @@ def sizes_for(images: tuple[int, ...], size: int, block: int) -> Sizes:
 @torch.compiler.assume_constant_result
 def usable(device: torch.device, images: tuple[int, ...], size: int, block: int) -> bool:
     """Whether the kernel can crop images (N, C, H, W) there."""
-    if device.type != "cuda" or block == 1 or block * block * images[1] > MOST:
+    if block == 1 or block * block * images[1] > MOST:
         return False
-    if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
-        return False
-    return _fits(sizes_for(images, size, block), device.index or 0)
-
-
-@cache
-def _module(sizes: Sizes, _device: int) -> CudaModule:
-    return CudaModule(compiled(sizes.source, "sm_90a"))
-
-
-@cache
-def _fits(sizes: Sizes, device: int) -> bool:
-    try:
-        return _module(sizes, device).resident("crop", THREADS, sizes.shared) > 0
-    except CudaError:
-        return False
-
-
-def _launcher(sizes: Sizes, device: torch.device) -> Launch:
-    """Launches on the GPU; a test replaces it."""
-    module = _module(sizes, device.index or 0)
-
-    def launch(blocks: int, arguments: list[Any]) -> None:
-        module.launch("crop", blocks, THREADS, sizes.shared, arguments, cooperative=False)
-
-    return launch
+    return hopper.supported(device) and hopper.fits(sizes_for(images, size, block), device)
 
 
 @torch.library.custom_op("playvirtual::hopper_crop", mutates_args=())
@@ -89,7 +68,7 @@ def crop_op(images: Tensor, offsets: Tensor, source: Tensor, factor: Tensor, siz
     """(N, C, H, W) uint8 -> (V, size/block, size/block, channels) bfloat16; no crop may leave its image."""
     sizes = sizes_for(tuple(images.shape), size, block)
     out = _outputs(images, source, size, block)
-    _launcher(sizes, images.device)(len(source) * sizes.parts, [images, offsets, source, factor, out])
+    hopper.launch(sizes, images.device, len(source) * sizes.parts, [images, offsets, source, factor, out])
     return out
 
 
