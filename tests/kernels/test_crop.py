@@ -81,7 +81,7 @@ def test_the_kernel_for_hopper_makes_the_same_crops(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(
-    not (kernels.AVAILABLE and crop_hopper.usable(torch.device("cuda"), (1, 9, 100, 100), 84, 2)),
+    not (kernels.AVAILABLE and crop_hopper.usable(torch.device("cuda"), (9, 100, 100), 84, 2)),
     reason="no Hopper GPU",
 )
 def test_the_kernel_for_hopper_makes_the_same_crops_there() -> None:
@@ -89,5 +89,5 @@ def test_the_kernel_for_hopper_makes_the_same_crops_there() -> None:
 
 
 def test_other_devices_and_whole_pixels_are_left_to_triton() -> None:
-    assert not crop_hopper.usable(torch.device("cpu"), (1, 9, 100, 100), 84, 2)
-    assert not crop_hopper.usable(torch.device("cuda"), (1, 9, 100, 100), 84, 1)
+    assert not crop_hopper.usable(torch.device("cpu"), (9, 100, 100), 84, 2)
+    assert not crop_hopper.usable(torch.device("cuda"), (9, 100, 100), 84, 1)

@@ -25,7 +25,7 @@ def conv_relus(x: Tensor, convs: Iterable[nn.Module]) -> Tensor:
     if kernels.in_use() and x.is_cuda and all(stride == 1 for *_, stride in found):
         images, weights, biases = kernels.low_precision(x), [w for w, _, _ in found], [b for _, b, _ in found]
         sizes = [tuple(weight.shape) for weight in weights]
-        if convolution_hopper.usable(x.device, images.dtype, tuple(x.shape), sizes):
+        if convolution_hopper.usable(x.device, images.dtype, tuple(x.shape[1:]), sizes):
             return convolution_hopper.conv_relus(images, weights, biases)
     for conv in layers:
         x = conv_relu(x, conv)

@@ -35,22 +35,30 @@ constexpr u32 SUMS_AT = BUFFERS_AT + 4 * BUFFER * 16; // (8 warps, 64) floats
 constexpr int ALL_BAR = 0, FULL_BAR = 1, EMPTY_BAR = 5, GROUP_BAR = 9, TURN_BAR = 11, SUMS_BAR = 13;
 
 static_assert(PLANE >= SLOTS && PLANE % 8 == 5, "planes");
+static_assert(!GRADIENT || WS >= 64 / PLANES, "a round of loads is within a row or two");
 static_assert(PLANES % 2 == 0 || SIDE % 2 == 0, "a single unit of 8 channels needs that of the next tap");
 
-// Brings slots [first, first + SLOTS) of an image into a buffer, by 64 threads.
+// Brings slots [first, first + SLOTS) of an image into a buffer, by 64 threads: in each round 64 / PLANES slots. These
+// few threads have no time for divisions, and none for branches.
 __device__ __forceinline__ void load_tile(const uint4 *image, int first, u32 buffer, int thread) {
-#pragma unroll 4
-    for (int i = thread; i < SLOTS * PLANES; i += 64) {
-        const int slot = i / PLANES, plane = i % PLANES;
-        const u32 at = buffer + (plane * PLANE + slot) * 16;
+    constexpr int PER = 64 / PLANES, ROUNDS = (SLOTS + PER - 1) / PER;
+    const int slot = thread / PLANES, plane = thread % PLANES;
+    if (slot >= PER) return;
+    buffer += (plane * PLANE + slot) * 16;
+    const int from = first + slot + (PAD + 1) * WS;
+    int row = from / WS - PAD - 1, column = from % WS; // with padding
+    const uint4 *at = image + (GRADIENT ? row * WIDTH + column : first + slot) * PLANES + plane;
+    const int left = HEIGHT * WIDTH - first - slot;
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const bool last = round == ROUNDS - 1, inside = !last || slot < SLOTS - round * PER;
         if (GRADIENT) {
-            const int from = first + slot + (PAD + 1) * WS, row = from / WS - PAD - 1, column = from % WS;
-            if (row >= 0 && row < HEIGHT && column < WIDTH)
-                copy_to_shared(at, image + (row * WIDTH + column) * PLANES + plane);
-            else
-                write_shared(at, uint4{0, 0, 0, 0});
-        } else if (first + slot < HEIGHT * WIDTH) { // what is not read concerns outputs that are left out
-            copy_to_shared(at, image + first * PLANES + i);
+            if (inside) copy_or_clear(buffer + round * PER * 16, at, row >= 0 && row < HEIGHT && column < WIDTH);
+            column += PER, at += PER * PLANES;
+            const bool next = column >= WS;
+            column -= next ? WS : 0, row += next, at -= next ? PAD * PLANES : 0;
+        } else if (inside && round * PER < left) { // what is not read concerns outputs that are left out
+            copy_to_shared(buffer + round * PER * 16, at + round * PER * PLANES);
         }
     }
 }

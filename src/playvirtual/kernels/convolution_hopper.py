@@ -24,6 +24,7 @@ if kernels.AVAILABLE:
 
 OUTPUTS = 64  # channels
 UNIT = 8  # channels that lie together
+ROUND = 16  # positions that are loaded at a time, of no more than two rows
 WIDEST = 216  # positions of a tile for which a warpgroup's registers suffice
 
 
@@ -124,7 +125,8 @@ def weight_layer_for(layer: Layer) -> WeightLayer | None:
 def layer_for(channels: int, side: int, height: int, width: int, pad: int) -> Layer | None:
     """The layer with the tiles that leave least of themselves unused, or None where the kernel does not suit it."""
     planes = channels // UNIT
-    if channels % UNIT or planes > UNIT or (planes % 2 and side % 2) or min(height, width) < side:
+    narrow = height + pad < side or width + pad < max(side, ROUND)
+    if channels % UNIT or planes > UNIT or (planes % 2 and side % 2) or narrow:
         return None
     widths = range(WIDEST, 0, -8)
     layers = [Layer(planes, side, height, width, pad, columns) for columns in widths]
@@ -133,8 +135,8 @@ def layer_for(channels: int, side: int, height: int, width: int, pad: int) -> La
 
 
 def layers_for(shape: Sequence[int], filters: Sequence[Sequence[int]]) -> list[Layer | None]:
-    """The layers of filters (O, I, side, side) one after the other on images (N, C, H, W), None for unsuitable ones."""
-    _, channels, height, width = shape
+    """The layers of filters (O, I, side, side) one after the other on images (C, H, W), None for unsuitable ones."""
+    channels, height, width = shape
     found: list[Layer | None] = []
     for out, _, side, _ in filters:
         found.append(layer_for(channels, side, height, width, 0) if out == OUTPUTS else None)
@@ -144,7 +146,7 @@ def layers_for(shape: Sequence[int], filters: Sequence[Sequence[int]]) -> list[L
 
 @torch.compiler.assume_constant_result
 def usable(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], filters: list[tuple[int, ...]]) -> bool:
-    """Whether the kernel can take images (N, C, H, W) through convolutions with these filters (O, I, side, side)."""
+    """Whether the kernel can take images (C, H, W) through convolutions with these filters (O, I, side, side)."""
     if dtype != torch.bfloat16 or not hopper.supported(device):
         return False
     layers = layers_for(shape, filters)

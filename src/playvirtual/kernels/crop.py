@@ -52,6 +52,6 @@ def _random_crop_fused(
         offsets = torch.zeros((len(source), 2), dtype=torch.int64, device=images.device)
     low = torch.is_autocast_enabled(images.device.type)
     clamp = size == images.shape[-1]  # a shift leaves its image, a crop does not
-    if low and not clamp and crop_hopper.usable(images.device, tuple(images.shape), size, space_to_depth):
+    if low and not clamp and crop_hopper.usable(images.device, tuple(images.shape[1:]), size, space_to_depth):
         return crop_hopper.crop(images, offsets, source, factor / 255.0, size, space_to_depth)
     return crop_triton.crop(images, offsets, source, factor / 255.0, size, space_to_depth, clamp=clamp, low=low)

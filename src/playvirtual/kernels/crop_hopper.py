@@ -50,15 +50,15 @@ class Sizes(NamedTuple):
 
 
 def sizes_for(images: tuple[int, ...], size: int, block: int) -> Sizes:
-    """The sizes of crops of images (N, C, H, W) in blocks."""
-    _, C, H, W = images
+    """The sizes of crops of images (C, H, W) in blocks."""
+    C, H, W = images
     return Sizes(C, H, W, size, block, depth_channels(C, block) // UNIT)
 
 
 @torch.compiler.assume_constant_result
 def usable(device: torch.device, images: tuple[int, ...], size: int, block: int) -> bool:
-    """Whether the kernel can crop images (N, C, H, W) there."""
-    if block == 1 or block * block * images[1] > MOST:
+    """Whether the kernel can crop images (C, H, W) there."""
+    if block == 1 or block * block * images[0] > MOST:
         return False
     return hopper.supported(device) and hopper.fits(sizes_for(images, size, block), device)
 
@@ -66,7 +66,7 @@ def usable(device: torch.device, images: tuple[int, ...], size: int, block: int)
 @torch.library.custom_op("playvirtual::hopper_crop", mutates_args=())
 def crop_op(images: Tensor, offsets: Tensor, source: Tensor, factor: Tensor, size: int, block: int) -> Tensor:
     """(N, C, H, W) uint8 -> (V, size/block, size/block, channels) bfloat16; no crop may leave its image."""
-    sizes = sizes_for(tuple(images.shape), size, block)
+    sizes = sizes_for(tuple(images.shape[1:]), size, block)
     out = _outputs(images, source, size, block)
     hopper.launch(sizes, images.device, len(source) * sizes.parts, [images, offsets, source, factor, out])
     return out

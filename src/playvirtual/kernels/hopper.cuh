@@ -35,6 +35,9 @@ __device__ __forceinline__ void write_word(u32 at, u32 v) {
 __device__ __forceinline__ void copy_to_shared(u32 at, const uint4 *from) { // asynchronously
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copy_or_clear(u32 at, const uint4 *from, bool wanted) { // 0 if not wanted
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_copies_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -18,28 +18,32 @@ constexpr int BUFFER = PLANES * PLANE + 8 * OUT_PLANE;                  // x, th
 constexpr int STAGES = 3;
 constexpr int THREADS = 128 * (SIDE + 1);
 constexpr int INPUTS = 8 * PLANES, RESULTS = INPUTS / 2; // per thread and tap
+static_assert(COLUMNS % 16 == 0 && WIDTH >= 16, "a round of loads is within a row or two");
 constexpr int FULL_BAR = 1, EMPTY_BAR = FULL_BAR + STAGES;
 
-__device__ __forceinline__ void copy_or_clear(bool wanted, u32 at, const uint4 *from) {
-    if (wanted)
-        copy_to_shared(at, from);
-    else
-        write_shared(at, uint4{0, 0, 0, 0});
-}
-
-// Brings the slots from `first` on of an image and of its gradient into a buffer, by 128 threads.
+// Brings the slots from `first` on of an image and of its gradient into a buffer, by 128 threads. These few threads have
+// no time for divisions, and none for branches.
 __device__ __forceinline__ void load_tile(const uint4 *x, const uint4 *g, int first, u32 buffer, int thread) {
-#pragma unroll 4
-    for (int i = thread; i < SLOTS * PLANES; i += 128) {
-        const int slot = i / PLANES, plane = i % PLANES;
-        copy_or_clear(first + slot < HEIGHT * WIDTH, buffer + (plane * PLANE + slot) * 16, x + first * PLANES + i);
+    {
+        constexpr int PER = 128 / PLANES, ROUNDS = (SLOTS + PER - 1) / PER; // slots of a round
+        const int slot = thread / PLANES, plane = thread % PLANES, left = HEIGHT * WIDTH - first - slot;
+        const uint4 *from = x + (first + slot) * PLANES + plane;
+        const u32 to = buffer + (plane * PLANE + slot) * 16;
+#pragma unroll
+        for (int round = 0; round < ROUNDS; ++round)
+            if (slot < PER && (round < ROUNDS - 1 || slot < SLOTS - round * PER))
+                copy_or_clear(to + round * PER * 16, from + round * PER * PLANES, round * PER < left);
     }
-    buffer += PLANES * PLANE * 16;
-#pragma unroll 4
-    for (int i = thread; i < COLUMNS * 8; i += 128) {
-        const int slot = i / 8, plane = i % 8, row = (first + slot) / WIDTH, column = (first + slot) % WIDTH;
-        copy_or_clear(row < HO && column < WO, buffer + (plane * OUT_PLANE + slot) * 16,
-                      g + (row * WO + column) * 8 + plane);
+    const int slot = thread / 8, plane = thread % 8;
+    const u32 to = buffer + (PLANES * PLANE + plane * OUT_PLANE + slot) * 16;
+    int row = (first + slot) / WIDTH, column = (first + slot) % WIDTH;
+    const uint4 *from = g + (row * WO + column) * 8 + plane;
+#pragma unroll
+    for (int round = 0; round < COLUMNS / 16; ++round) {
+        copy_or_clear(to + round * 256, from, row < HO && column < WO);
+        column += 16, from += 128;
+        const bool next = column >= WIDTH;
+        column -= next ? WIDTH : 0, row += next, from -= next ? (SIDE - 1) * 8 : 0;
     }
 }
 

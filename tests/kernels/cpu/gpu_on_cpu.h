@@ -122,6 +122,9 @@ static void write_shared(uint32_t at, uint4 v) { if (at % 16) abort(); memcpy(at
 static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4), 4); return v; }
 static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
 static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
+static void copy_or_clear(uint32_t at, const uint4 *from, bool wanted) {
+    write_shared(at, wanted ? *from : uint4{0, 0, 0, 0});
+}
 static void commit_copies() {}
 static void wait_copies_but_one() {}
 static void wait_copies() {}
