@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relus
+from playvirtual.kernels.linear import linear
 
 
 def orthogonal(module: nn.Module) -> None:
@@ -110,7 +111,7 @@ def outputs(layers: nn.Sequential, x: Tensor) -> Tensor:
     *hidden, last = layers
     assert isinstance(last, nn.Linear)
     for layer in hidden:
-        x = layer(x)
+        x = linear(x, layer) if isinstance(layer, nn.Linear) else layer(x)
     with torch.autocast(x.device.type, enabled=False):
         y: Tensor = last(x.to(last.weight.dtype))
     return y
