@@ -3,7 +3,7 @@
 The kernels are CUDA C++ (convolution_hopper.cu and weight_gradient_hopper.cu), compiled for every size of image. All
 layers have stride 1 and 64 outputs, as the encoder of DMControl has after space-to-depth; others go through
 `convolution_triton`. The data gradient of a layer, the gradient of the ReLU before it and that layer's bias' gradient
-are one launch.
+are one launch; weight gradients are an own kernel for less than 64 inputs, else PyTorch's.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
@@ -151,7 +151,7 @@ def usable(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], fil
         return False
     layers = layers_for(shape, filters)
     way_back = [layer_for(OUTPUTS, layer.side, *layer.output, layer.side - 1) for layer in layers[1:] if layer]
-    weights = [weight_layer_for(layer) for layer in layers if layer]
+    weights = [weight_layer_for(layer) for layer in layers if layer and layer.planes * UNIT < OUTPUTS]
     needed: list[hopper.Kernel | None] = [*layers, *way_back, *weights]
     return all(kernel is not None and hopper.fits(kernel, device) for kernel in needed)
 
@@ -259,6 +259,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.depth = len(weights)
 
 
+def _weights_backward(g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The weights' gradient, of their type: cuDNN's kernel is the faster one for 64 inputs, the slower one for fewer."""
+    if x.shape[-1] < OUTPUTS:
+        own: Tensor = weights_backward_op(g, x, weight.shape[2]).to(weight.dtype)
+        return own
+    images = [t.permute(0, 3, 1, 2) for t in (g, x)]
+    arguments = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])
+    found: Tensor = torch.ops.aten.convolution_backward(*images, weight, *arguments)[1]
+    return found
+
+
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     weights, outputs = rest[: ctx.depth], rest[ctx.depth :]
@@ -267,7 +278,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     g, db = convolution_triton.relu_backward_op(grads[-1], outputs[-1])
     dweights, dbiases = [], [db]
     for i in reversed(range(ctx.depth)):
-        dweights.append(weights_backward_op(g, inputs[i], weights[i].shape[2]).to(weights[i].dtype))
+        dweights.append(_weights_backward(g, inputs[i], weights[i]))
         if i:
             g, db = backward_op(g, _turned(weights[i]), inputs[i])
             dbiases.append(db)
