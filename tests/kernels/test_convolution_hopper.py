@@ -99,6 +99,7 @@ def test_other_devices_and_precisions_are_left_to_the_kernels_before() -> None:
     assert not convolution_hopper.usable(torch.device("cuda"), torch.float32, shape, ENCODER)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
 @pytest.mark.parametrize("sizes", [(40, 2, 42, 42, 0), (64, 3, 41, 41, 0), (64, 3, 39, 39, 2)])
 def test_a_toolkit_compiles_it_for_hopper(tmp_path: Path, sizes: tuple[int, int, int, int, int]) -> None:

@@ -260,7 +260,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _weights_backward(g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """The weights' gradient, of their type: cuDNN's kernel is the faster one for 64 inputs, the slower one for fewer."""
+    """The weights' gradient, of their type: cuDNN's kernel is the faster one for 64 inputs, not for fewer."""
     if x.shape[-1] < OUTPUTS:
         own: Tensor = weights_backward_op(g, x, weight.shape[2]).to(weight.dtype)
         return own
