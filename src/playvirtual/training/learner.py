@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from playvirtual.agents.agent import Agent, Schedule
 from playvirtual.errors import InputError
 from playvirtual.replay.samplers import BatchSampler
+from playvirtual.training.compile_once import compile_once
 from playvirtual.training.cudagraph import CudaGraphs
 
 
@@ -75,10 +77,13 @@ class NonFiniteGuard:
 class Learner:
     """Updates the agent from batches of a sampler, on a GPU as one CUDA graph per kind of update; never waits for it.
 
-    `compile` is "off", "cudagraph" (capture updates on CUDA) or "full" (torch.compile first).
+    `compile` is "off", "cudagraph" (capture updates on CUDA) or "full" (torch.compile first). Processes on one machine
+    that give the same `compile_key` compile in turns, so that all but the first find the code compiled.
     """
 
-    def __init__(self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str) -> None:
+    def __init__(
+        self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str, compile_key: str = ""
+    ) -> None:
         self.agent, self.sampler = agent, sampler
         self.schedule = Schedule(agent.schedules, agent.device)
         self.updates = 0
@@ -88,6 +93,8 @@ class Learner:
         self._one = torch.ones((), device=agent.device)
         self._since_metrics = 0  # updates
         self.launch: Callable[[int], None] = self.run_update
+        self._compiled: set[int] = set()  # kinds whose first update has compiled their code
+        self._compile_key = compile_key if agent.device.type == "cuda" and compile == "full" else ""
         if agent.device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # shapes never change, so searching for the best kernels pays
         if agent.device.type == "cuda" and compile != "off":
@@ -98,7 +105,13 @@ class Learner:
 
     def update(self) -> None:
         """One update; its metrics are summed on the device until `metrics` fetches them."""
-        self.launch(self.agent.update_pattern.kind(self.updates))
+        kind = self.agent.update_pattern.kind(self.updates)
+        if self._compile_key and kind not in self._compiled:
+            self._compiled.add(kind)
+            with compile_once(f"{self._compile_key}-{kind}", _compile_marks()):
+                self.launch(kind)
+        else:
+            self.launch(kind)
         self.updates += 1
         self._since_metrics += 1
 
@@ -146,3 +159,10 @@ class Learner:
         for name, value in self.schedule.items():
             value.copy_(state["schedule"][name])
         self.guard.load_state_dict(state["guard"])
+
+
+def _compile_marks() -> Path:
+    """A folder in PyTorch's cache of compiled code, which disappears with it."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
+
+    return Path(cache_dir()) / "playvirtual"
