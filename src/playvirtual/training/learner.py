@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,24 +37,29 @@ class NonFiniteGuard:
         self._names: dict[int, list[str]] = {}
         self._losses: dict[int, Tensor] = {}  # kind → (losses,)
         self._positions: dict[int, dict[str, Tensor]] = {}
+        self._keep: Callable[..., None] = keep_until_bad
 
     def check(self, kind: int, metrics: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
         """Records one update unless an earlier one was not finite."""
         names = [name for name in metrics if name.startswith("loss")]
         if not names:
             raise InputError("metrics: an update has none whose name begins with 'loss'; allowed: at least one")
-        losses = torch.stack([metrics[name].float() for name in names])
         if kind not in self._names:
             self._names[kind] = names
-            self._losses[kind] = torch.zeros_like(losses)
+            self._losses[kind] = torch.zeros(len(names), device=self._count.device)
             self._positions[kind] = {name: torch.zeros_like(index) for name, index in positions.items()}
-        recorded = self._losses[kind]
-        torch.where(self._all_finite, losses, recorded, out=recorded)
-        for name, index in positions.items():
-            recorded = self._positions[kind][name]
-            torch.where(self._all_finite, index, recorded, out=recorded)
-        self._count.add_(self._all_finite)
-        self._all_finite.logical_and_(torch.isfinite(losses).all())
+        self._keep(
+            self._all_finite,
+            self._count,
+            [metrics[name] for name in names],
+            self._losses[kind],
+            list(positions.values()),
+            [self._positions[kind][name] for name in positions],
+        )
+
+    def compile(self) -> None:
+        """Compiles what is done in every update."""
+        self._keep = torch.compile(keep_until_bad)
 
     def found(self) -> NonFinite | None:
         """The first non-finite update, if there was one; waits for the device."""
@@ -74,6 +79,28 @@ class NonFiniteGuard:
         self._count.copy_(state["count"])
 
 
+def keep_until_bad(
+    all_finite: Tensor,  # () bool: so far
+    count: Tensor,  # () updates up to the first bad one
+    losses: Sequence[Tensor],  # () each
+    kept_losses: Tensor,  # (losses,)
+    positions: Sequence[Tensor],
+    kept_positions: Sequence[Tensor],
+) -> None:
+    """Keeps an update's losses and positions, in place, unless an earlier one had a loss that is not finite."""
+    stacked = torch.stack([loss.float() for loss in losses])
+    kept_losses.copy_(torch.where(all_finite, stacked, kept_losses))
+    for index, kept in zip(positions, kept_positions, strict=True):
+        kept.copy_(torch.where(all_finite, index, kept))
+    count.add_(all_finite)
+    all_finite.logical_and_(torch.isfinite(stacked).all())
+
+
+def add_metrics(sums: Tensor, metrics: Sequence[Tensor]) -> None:
+    """Adds an update's metrics, () each, and 1 for the update itself, in place."""
+    sums.add_(torch.stack([*(value.float() for value in metrics), sums.new_ones(())]))
+
+
 class Learner:
     """Updates the agent from batches of a sampler, on a GPU as one CUDA graph per kind of update; never waits for it.
 
@@ -90,7 +117,7 @@ class Learner:
         self.guard = NonFiniteGuard(agent.device)
         self._names: dict[int, list[str]] = {}  # kind → its metrics
         self._sums: dict[int, Tensor] = {}  # kind → (metrics + 1,): their sums, and the number of updates summed
-        self._one = torch.ones((), device=agent.device)
+        self._add_metrics: Callable[[Tensor, Sequence[Tensor]], None] = add_metrics
         self._since_metrics = 0  # updates
         self.launch: Callable[[int], None] = self.run_update
         self._compiled: set[int] = set()  # kinds whose first update has compiled their code
@@ -101,6 +128,8 @@ class Learner:
             if compile == "full":
                 agent.compile()
                 sampler.compile()
+                self.guard.compile()
+                self._add_metrics = torch.compile(add_metrics)
             self.launch = CudaGraphs(self.run_update, agent.device, [generator])
 
     def update(self) -> None:
@@ -122,10 +151,10 @@ class Learner:
         metrics, priorities = self.agent.update(batch, self.schedule)
         self.sampler.update_priorities(batch, priorities)
         self.guard.check(kind, metrics, self.sampler.positions(batch))
-        values = torch.stack([*metrics.values(), self._one]).float()
         if kind not in self._sums:  # not every kind of update has every metric
-            self._names[kind], self._sums[kind] = list(metrics), torch.zeros_like(values)
-        self._sums[kind].add_(values)
+            self._names[kind] = list(metrics)
+            self._sums[kind] = torch.zeros(len(metrics) + 1, device=self.agent.device)
+        self._add_metrics(self._sums[kind], list(metrics.values()))
 
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call; waits for the device."""
