@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from playvirtual import kernels
 from playvirtual.kernels import hopper
 from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
 from playvirtual.kernels.rollout_gradients import parameter_gradients
@@ -49,12 +50,18 @@ class Shape(NamedTuple):
         return 2 * 9 * 8 * 64 * 16 + self.warpgroups * each + 2 * 3 * 64 * 4 + 3 * 64 * 4 + 16
 
 
-def shape_for(samples: int, processors: int) -> Optional[Shape]:
-    """The fewest states per block with which `samples` fit as many SMs, or None."""
-    for states, (warpgroups, each) in SHAPES.items():
-        if samples <= states * processors:
-            return Shape(warpgroups, each, -(-samples // states))
-    return None
+def shape_for(samples: int, processors: int, *, dense: bool = False) -> Optional[Shape]:
+    """The fewest states per block with which `samples` fit as many SMs, or None.
+
+    With `dense` a batch that has a state for every SM is given to as few SMs as hold it instead: it takes longer and
+    less of the GPU, whose other SMs are for other processes.
+    """
+    fitting = [states for states in SHAPES if samples <= states * processors]
+    if not fitting:
+        return None
+    states = fitting[-1] if dense and samples > processors else fitting[0]
+    warpgroups, each = SHAPES[states]
+    return Shape(warpgroups, each, -(-samples // states))
 
 
 def source(warpgroups: int, states: int) -> str:
@@ -84,7 +91,7 @@ def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...]) -> b
         return False
     if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
         return False
-    shape = shape_for(size[0], _processors(device))
+    shape = shape_for(size[0], _processors(device), dense=kernels.under_mps())
     return shape is not None and _fits(shape, device.index or 0)
 
 
@@ -99,7 +106,7 @@ def _fits(shape: Shape, device: int) -> bool:
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
-    shape = shape_for(samples, _processors(device))
+    shape = shape_for(samples, _processors(device), dense=kernels.under_mps())
     assert shape is not None
     return shape
 
