@@ -10,13 +10,13 @@ through `rollout_triton`, as every other size and precision does. Weight gradien
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from playvirtual import kernels
+from playvirtual.kernels import hopper
 from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
 from playvirtual.kernels.rollout_gradients import parameter_gradients
 
@@ -66,32 +66,7 @@ def shape_for(samples: int, processors: int, *, dense: bool = False) -> Optional
 
 def source(warpgroups: int, states: int) -> str:
     """The kernels' source for this many warpgroups and states of each."""
-    kernels = Path(__file__).with_name("rollout_hopper.cu").read_text()
-    sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};\n"
-    return sizes + _products(states) + kernels
-
-
-def _products(states: int) -> str:
-    """The tensor cores' products of 64 × 16 by 16 × 56·states, which name their registers one by one."""
-    count = 28 * states
-    registers = ", ".join(f"%{i}" for i in range(count))
-
-    def operands(constraint: str) -> str:
-        return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
-
-    text = []
-    for name, adds, constraint in (("multiply", 0, "=f"), ("multiply_add", 1, "+f")):
-        product = f"wgmma.mma_async.sync.aligned.m64n{56 * states}k16.f32.bf16.bf16"
-        asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;"
-        text.append(
-            "typedef unsigned long long u64;\n"
-            f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
-            f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
-            f' : {operands(constraint)} : "l"(a), "l"(b));}}'
-        )
-    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {operands("+f")} :: "memory");'
-    text.append(f"__device__ __forceinline__ void wait_products(float (&d)[{count}]) {{{wait}}}\n")
-    return "\n".join(text)
+    return hopper.source("rollout_hopper.cu", {"WARPGROUPS": warpgroups, "SW": states}, 56 * states)
 
 
 @cache

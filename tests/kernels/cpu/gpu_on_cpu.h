@@ -1,4 +1,4 @@
-// What rollout_hopper.cu asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
+// What hopper.cuh asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
 // Barriers, exchanges between the lanes of a warp, matrix stores and tensor-core products (from their descriptors) do
 // what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for.
 // What is not seen here: timing, missing fences, and whether descriptors mean on the chip what the manual says.
@@ -17,6 +17,9 @@
 #include <vector>
 
 #define ON_CPU
+#ifndef TRANSPOSED
+#define TRANSPOSED false // see number_at
+#endif
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -119,6 +122,9 @@ static void write_shared(uint32_t at, uint4 v) { if (at % 16) abort(); memcpy(at
 static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4), 4); return v; }
 static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
 static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
+static void copy_or_clear(uint32_t at, const uint4 *from, bool wanted) {
+    write_shared(at, wanted ? *from : uint4{0, 0, 0, 0});
+}
 static void commit_copies() {}
 static void wait_copies_but_one() {}
 static void wait_copies() {}
@@ -209,12 +215,13 @@ static uint32_t two(float low, float high) { return round_bf16(low) | round_bf16
 static float low_of(uint32_t v) { return __uint_as_float(v << 16); }
 static float high_of(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
 
-// A matrix without swizzle whose 8 (row) × 16 byte blocks hold rows one after the other.
+// A matrix without swizzle whose 8 × 16 byte blocks hold rows one after the other or, TRANSPOSED, what is summed over.
 static float number_at(uint64_t matrix, int row, int k) {
     const uint32_t start = (uint32_t)(matrix & 0x3fff) << 4, along_k = (uint32_t)(matrix >> 16 & 0x3fff) << 4;
     const uint32_t rows = (uint32_t)(matrix >> 32 & 0x3fff) << 4;
+    const int line = TRANSPOSED ? k : row, inside = TRANSPOSED ? row : k;
     uint16_t v;
-    memcpy(&v, at_shared(start + row % 8 * 16 + row / 8 * rows + k / 8 * along_k + k % 8 * 2, 2), 2);
+    memcpy(&v, at_shared(start + line % 8 * 16 + row / 8 * rows + k / 8 * along_k + inside % 8 * 2, 2), 2);
     return __uint_as_float((uint32_t)v << 16);
 }
 static void compute(const Product &p) {
