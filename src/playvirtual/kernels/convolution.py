@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playvirtual import kernels
-from playvirtual.kernels import convolution_hopper
 from playvirtual.kernels.space_to_depth import space_to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels import convolution_hopper, convolution_triton
 
 FEW = 16  # channels; tensor cores take no fewer at a time
 

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from playvirtual import kernels
-from playvirtual.kernels import crop_hopper
 from playvirtual.kernels.space_to_depth import space_to_depth as to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import crop_triton
+    from playvirtual.kernels import crop_hopper, crop_triton
 
 
 def random_crop(
