@@ -10,13 +10,9 @@
 // 8 channels of a slot are one unit of 16 bytes, PLANE units apart from the next 8, so every shift is an address.
 //
 // A thread holds 28 results per state: channels `channel` and `channel` + 8, columns 2·(lane % 4) and the next, 7 rows.
-// What only these kernels read (x1f, zf) is stored in that order, "fragments": (N, 2, 64, 4, 4, 2) for row / 4,
-// channel, column / 2, row % 4, column % 2. Everything else is (…, 49 positions, 64 channels), 8 uint4 per position.
+// In that order, as fragments (see hopper.cuh), x1f and zf are stored. Everything else is (…, 49 positions, 64 channels).
 //
 // WARPGROUPS, SW and `multiply`, `multiply_add` and `wait_products` for SW states come from the host.
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
 
 constexpr int GROUPS = 7 * SW;             // of 8 slots each: one row of one state
 constexpr int RESULTS = 4 * GROUPS;        // per thread
@@ -24,9 +20,6 @@ constexpr int ROW = 8 * SW;                // slots of one row of all states
 constexpr int PLANE = 8 * ROW + 1;         // a row of zeros, 7 rows and one unit, against bank conflicts
 constexpr int IMAGE = 8 * PLANE + ROW + 8; // one unit before the first plane, a row of zeros behind the last
 constexpr int FILTER = 9 * 8 * 64;         // units: tap, 8 inputs, output
-constexpr int POSITIONS = 49;
-constexpr int CHUNKS = POSITIONS * 8;      // units of one state in global memory
-constexpr int FRAGMENT = 512;              // uint4 of one state's fragments
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int NO_PLACE = 64 * 64;          // places are stored as what is left up to here: 0 means none
 constexpr u32 IMAGES_AT = 2 * FILTER * 16;
@@ -40,116 +33,8 @@ constexpr u32 DESCRIPTOR_AT = PARAMETERS_AT + 3 * 64 * 4;          // (4): see `
 constexpr int SUMS = SW == 1 ? 2 : 1;
 constexpr bool EARLY = SW < 3; // whether registers are left to load what comes after a product before it
 constexpr float BN_EPS = 1e-5f, RANGE_EPS = 1e-6f;
-// Named barriers: of all threads, of a warpgroup, for whose turn it is, for what may be done while blocks meet.
-constexpr int ALL_BAR = 0, GROUP_BAR = 1, TURN_BAR = 8, MEETING_BAR = 15;
-
-#ifndef ON_CPU
-__device__ __forceinline__ void bar_sync(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void bar_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ u32 shared_base() {
-    extern __shared__ __align__(128) unsigned char shared[];
-    return (u32)__cvta_generic_to_shared(shared);
-}
-__device__ __forceinline__ uint4 read_shared(u32 at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void write_shared(u32 at, uint4 v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ u32 read_word(u32 at) {
-    u32 v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void write_word(u32 at, u32 v) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
-}
-__device__ __forceinline__ void copy_to_shared(u32 at, const uint4 *from) { // asynchronously
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-__device__ __forceinline__ void store_if(bool wanted, uint4 *at, uint4 v) { // without a branch, amid products
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
-                     (int)wanted),
-                 "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ float reciprocal(float x) {
-    float v;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
-    return v;
-}
-__device__ __forceinline__ float reciprocal_root(float x) {
-    float v;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
-    return v;
-}
-// 8×8 numbers of 16 bits: a lane holds row lane / 4, columns 2·(lane % 4) and the next; memory gets columns as rows.
-__device__ __forceinline__ void store_transposed(u32 at, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b),
-                 "r"(c), "r"(d)
-                 : "memory");
-}
-__device__ __forceinline__ void store_transposed(u32 at, u32 a, u32 b) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
-}
-__device__ __forceinline__ void load_transposed(u32 at, u32 &a, u32 &b) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(at)
-                 : "memory");
-}
-__device__ __forceinline__ void publish_shared() { // what threads wrote becomes visible to the tensor cores
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void hide(u32 &a) { asm volatile("" : "+r"(a)); }
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
-__device__ __forceinline__ u32 warp_max(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
-__device__ __forceinline__ u32 warp_min(u32 v) { return __reduce_min_sync(0xffffffffu, v); }
-__device__ __forceinline__ int first_lane(int v) { return __shfl_sync(0xffffffffu, v, 0); }
-__device__ __forceinline__ float read_in_order(const float *at) {
-    float v;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(at));
-    return v;
-}
-__device__ __forceinline__ void warp_sync() { __syncwarp(); }
-__device__ __forceinline__ u32 two(float low, float high) { // two bfloat16 in one word
-    u32 v;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
-__device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16); }
-__device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
-__device__ __forceinline__ void add_global(float *at, float4 v) {
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ void max_global(int *at, int v) { atomicMax(at, v); }
-__device__ __forceinline__ float4 read_fresh(const float *at) {
-    float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void arrive(u32 *counter) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-__device__ __forceinline__ bool arrived(const u32 *counter, u32 target) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
-    return v >= target;
-}
-#endif
+// Named barriers: of a warpgroup, for whose turn it is, for what may be done while blocks meet.
+constexpr int GROUP_BAR = 1, TURN_BAR = 8, MEETING_BAR = 15;
 
 struct Thread { // what a thread is and owns
     int group, thread, warp, lane, pair, channel, first; // `first` of the warpgroup's SW states
@@ -265,12 +150,12 @@ __device__ __forceinline__ void store_fragments(const Thread &me, uint4 *x, cons
 #pragma unroll
     for (int s = 0; s < SW; ++s) {
         if (me.first + s >= N) continue;
-        uint4 *at = x + (u64)(me.first + s) * FRAGMENT + 64 * me.warp + me.lane;
+        uint4 *at = x + (u64)(me.first + s) * FRAGMENT;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            at[32 * h] = uint4{f[word(0, s, h)], f[word(1, s, h)], f[word(2, s, h)], f[word(3, s, h)]};
-            at[32 * h + 256] = uint4{f[word(4, s, h)], f[word(5, s, h)], f[word(6, s, h)], 0};
-        }
+        for (int r = 0; r < 6; r += 2)
+            at[r * 64 + me.thread] =
+                uint4{f[word(r, s, 0)], f[word(r, s, 1)], f[word(r + 1, s, 0)], f[word(r + 1, s, 1)]};
+        ((uint2 *)(at + 3 * 128))[me.thread] = uint2{f[word(6, s, 0)], f[word(6, s, 1)]};
     }
 }
 
@@ -280,15 +165,23 @@ __device__ __forceinline__ void load_fragments(const Thread &me, const uint4 *x,
 #pragma unroll
     for (int s = 0; s < SW; ++s) {
         const int n = me.first + s < N ? me.first + s : N - 1;
-        const uint4 *at = x + (u64)n * FRAGMENT + 64 * me.warp + me.lane;
+        const uint4 *at = x + (u64)n * FRAGMENT;
         const bool zero = ZERO && me.first + s >= N;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const uint4 none = {0, 0, 0, 0}, a = zero ? none : at[32 * h], b = zero ? none : at[32 * h + 256];
-            f[word(0, s, h)] = a.x, f[word(1, s, h)] = a.y, f[word(2, s, h)] = a.z, f[word(3, s, h)] = a.w;
-            f[word(4, s, h)] = b.x, f[word(5, s, h)] = b.y, f[word(6, s, h)] = b.z;
+        for (int r = 0; r < 6; r += 2) {
+            const uint4 v = zero ? uint4{0, 0, 0, 0} : at[r * 64 + me.thread];
+            f[word(r, s, 0)] = v.x, f[word(r, s, 1)] = v.y, f[word(r + 1, s, 0)] = v.z, f[word(r + 1, s, 1)] = v.w;
         }
+        const uint2 v = zero ? uint2{0, 0} : ((const uint2 *)(at + 3 * 128))[me.thread];
+        f[word(6, s, 0)] = v.x, f[word(6, s, 1)] = v.y;
     }
+}
+
+// The image to registers.
+__device__ __forceinline__ void read_image(const Thread &me, u32 (&fragments)[RESULTS / 2]) {
+#pragma unroll
+    for (int j = 0; j < GROUPS; ++j) // lanes 0 to 15 give the addresses; those of the others are not used
+        load_transposed(me.write_at - me.lane / 16 * 128 + j * 128, fragments[2 * j], fragments[2 * j + 1]);
 }
 
 // Warpgroups issue their products in turns, so that one begins what lies between two products before the next does.
@@ -459,9 +352,8 @@ __device__ __forceinline__ void load_maps(const Thread &me, const float *maps, c
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rollout_forward(const uint4 *z, const long long *actions, const float *maps, const uint4 *filters,
-                    const float *gamma, const float *beta, const float *bias, uint4 *states, uint4 *kept, uint4 *last,
-                    uint4 *y, uint4 *x1f, uint4 *zf, float *sums, float *meta, u32 *counter, int N, int num_kept,
-                    int K) {
+                    const float *gamma, const float *beta, const float *bias, uint4 *kept, uint4 *last, uint4 *x1f,
+                    uint4 *zf, float *lines, float *sums, float *meta, u32 *counter, int N, int num_kept, int K) {
     const Thread me = who_am_i();
     const u32 exchange = me.shared + EXCHANGE_AT + me.group * SW * 32;
     load_filter(me, filters, 0);
@@ -485,9 +377,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
     first_turn(me);
+    u32 fragments[RESULTS / 2];
+    read_image(me, fragments);
     for (int k = 0; k < K; ++k) {
         const u64 step = (u64)k * N;
-        u32 fragments[RESULTS / 2];
         float first[RESULTS], acc[RESULTS], other[RESULTS];
 #pragma unroll
         for (int i = 0; i < RESULTS / 2; ++i) {
@@ -499,8 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int s = 0; s < SW; ++s) // of the next step
             action[s] = (int)action_at[(me.first + s < N ? s * K : 0) + (k + 1 < K ? k + 1 : k)];
-        store_image(me, states + step * CHUNKS, 0, N);
-        if (k > 0) store_image(me, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
+        store_fragments(me, zf + step * FRAGMENT, fragments, N); // the state that the step begins in
         finish(first, other);
         float sums_x[2][2] = {}, sums_xx[2][2] = {};
 #pragma unroll
@@ -532,7 +424,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(fragments);
         meet<2>(
             me, sums + k * 256, counter, (k + 1) * gridDim.x, num_kept,
-            [&]() { store_fragments(me, x1f + step * FRAGMENT, fragments, N); },
+            [&]() {
+                store_fragments(me, x1f + step * FRAGMENT, fragments, N);
+                if (k > 0) store_image(me, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
+            },
             [&](int batch, int channel) {
                 const float *at = sums + k * 256 + batch * 128 + channel;
                 float x[4], xx[4], weight[4], shift[4], scale[4], offset[4];
@@ -548,6 +443,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
                 write_affine(me, batch, 0, channel, scale);
                 write_affine(me, batch, 1, channel, offset);
+                if (blockIdx.x == 0) {
+                    float *line = lines + k * 256 + batch * 128 + channel;
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) line[i] = scale[i], line[64 + i] = offset[i];
+                }
             });
         keep_packed(fragments);
 #pragma unroll
@@ -568,7 +468,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         write_image(me, fragments);
         float another[RESULTS];
         convolve<false>(me, acc, another, 1);
-        store_image(me, y + step * CHUNKS, 0, N);
         if (EARLY) load_maps(me, maps, action, map);
         const float b0 = __uint_as_float(read_word(me.shared + PARAMETERS_AT + 512 + me.channel * 4));
         const float b1 = __uint_as_float(read_word(me.shared + PARAMETERS_AT + 512 + me.channel * 4 + 32));
@@ -630,18 +529,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(fragments);
         if (!EARLY) load_maps(me, maps, action, map);
         write_image(me, fragments);
-        store_fragments(me, zf + step * FRAGMENT, fragments, N);
     }
+    store_fragments(me, zf + (u64)K * N * FRAGMENT, fragments, N);
     store_image(me, kept + (u64)(K - 1) * num_kept * CHUNKS, 0, num_kept);
     store_image(me, last, num_kept, N);
     last_turn(me);
-}
-
-// The image to registers.
-__device__ __forceinline__ void read_image(const Thread &me, u32 (&fragments)[RESULTS / 2]) {
-#pragma unroll
-    for (int j = 0; j < GROUPS; ++j) // lanes 0 to 15 give the addresses; those of the others are not used
-        load_transposed(me.write_at - me.lane / 16 * 128 + j * 128, fragments[2 * j], fragments[2 * j + 1]);
 }
 
 // Turns (count, 49 positions, 64 channels) into fragments, SW at a time by each warpgroup of the grid.
@@ -678,7 +570,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 64) write_word(me.shared + PARAMETERS_AT + threadIdx.x * 4, __float_as_uint(gamma[threadIdx.x]));
     float acc[RESULTS];
     u32 saved[RESULTS / 2];
-    load_fragments(me, zf + (u64)(K - 1) * N * FRAGMENT, saved, N);
+    load_fragments(me, zf + (u64)K * N * FRAGMENT, saved, N);
     wait_copies_but_one();
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
@@ -765,7 +657,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         write_image(me, fragments);
         float dy[RESULTS], other[RESULTS];
         convolve<false>(me, dy, other, 1);
-        store_image(me, du + step * CHUNKS, 0, N);
         if (!EARLY) load_fragments(me, x1f + step * FRAGMENT, saved, N);
         finish(dy, other);
         keep_packed(saved);
@@ -795,7 +686,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(saved);
         keep_packed(fragments);
         meet<3>(
-            me, dsums + k * 384, counter, (K - k) * gridDim.x, num_kept, []() {},
+            me, dsums + k * 384, counter, (K - k) * gridDim.x, num_kept,
+            [&]() { store_image(me, du + step * CHUNKS, 0, N); },
             [&](int batch, int channel) {
                 const float *there = sums + k * 256 + batch * 128 + channel;
                 const float *at = dsums + k * 384 + batch * 192 + channel;
@@ -849,7 +741,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
         }
-        if (EARLY && k > 0) load_fragments(me, zf + (step - N) * FRAGMENT, saved, N);
+        if (EARLY && k > 0) load_fragments(me, zf + step * FRAGMENT, saved, N);
         if (k > 0 && me.thread < SW && mine < N) copy_to_shared(described + me.thread * 16, meta + step - N + mine);
         write_image(me, fragments);
         const bool receives = k > 0 && g_kept != nullptr && me.first < num_kept; // the same for a whole warpgroup
@@ -858,7 +750,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float next[RESULTS], another[RESULTS];
         convolve<false>(me, next, another, 0);
         store_image(me, dx + step * CHUNKS, 0, N);
-        if (!EARLY && k > 0) load_fragments(me, zf + (step - N) * FRAGMENT, saved, N);
+        if (!EARLY && k > 0) load_fragments(me, zf + step * FRAGMENT, saved, N);
         if (!EARLY && receives) load_fragments<true>(me, given_here, fragments, num_kept);
         finish(next, another);
 #pragma unroll

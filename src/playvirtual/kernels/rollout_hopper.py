@@ -8,24 +8,28 @@ through `rollout_triton`, as every other size and precision does. Weight gradien
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # ruff: noqa: UP045
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
-from playvirtual.kernels.rollout_gradients import parameter_gradients
+from playvirtual.kernels.cuda_module import (
+    CudaError,
+    CudaModule,
+    Launch,
+    compiled,
+    has_compiler,
+    processors,
+    source_of,
+)
+from playvirtual.kernels.gradients_hopper import MOST_ACTIONS, parameter_gradients
 
 CHANNELS, SIDE = 64, 7
 POSITIONS = SIDE * SIDE
-FRAGMENTS = 2 * 64 * 4 * 4 * 2  # numbers of a state in the kernels' own order
+FRAGMENTS = 7 * 8 * 64  # numbers of a state in the kernels' own order
 # States per block -> warpgroups, states of each; what a block of more states would keep exceeds shared memory.
 SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 6: (3, 2), 8: (2, 4), 9: (3, 3)}
-
-Launch = Callable[[str, int, int, int, list[Any]], None]  # kernel, blocks, threads, bytes of shared memory, arguments
 
 
 class Shape(NamedTuple):
@@ -59,9 +63,8 @@ def shape_for(samples: int, processors: int) -> Optional[Shape]:
 
 def source(warpgroups: int, states: int) -> str:
     """The kernels' source for this many warpgroups and states of each."""
-    kernels = Path(__file__).with_name("rollout_hopper.cu").read_text()
     sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};\n"
-    return sizes + _products(states) + kernels
+    return sizes + source_of("hopper.cuh") + _products(states) + source_of("rollout_hopper.cu")
 
 
 def _products(states: int) -> str:
@@ -77,7 +80,6 @@ def _products(states: int) -> str:
         product = f"wgmma.mma_async.sync.aligned.m64n{56 * states}k16.f32.bf16.bf16"
         asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;"
         text.append(
-            "typedef unsigned long long u64;\n"
             f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
             f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
             f' : {operands(constraint)} : "l"(a), "l"(b));}}'
@@ -97,19 +99,16 @@ def _launcher(shape: Shape, device: torch.device) -> Launch:
     return _module(shape.warpgroups, shape.states, device.index or 0).launch
 
 
-def _processors(device: torch.device) -> int:
-    """The SMs that this process has: under MPS it may be a part of them."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 @torch.compiler.assume_constant_result
-def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...]) -> bool:
-    """Whether these kernels can roll out states of this size (N, C, H, W) there."""
+def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...], num_actions: int) -> bool:
+    """Whether these kernels can roll out states of this size (N, C, H, W) there along so many different actions."""
     if device.type != "cuda" or dtype != torch.bfloat16 or size[1:] != (CHANNELS, SIDE, SIDE):
+        return False
+    if num_actions > MOST_ACTIONS:
         return False
     if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
         return False
-    shape = shape_for(size[0], _processors(device))
+    shape = shape_for(size[0], processors(device))
     return shape is not None and _fits(shape, device.index or 0)
 
 
@@ -124,7 +123,7 @@ def _fits(shape: Shape, device: int) -> bool:
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
-    shape = shape_for(samples, _processors(device))
+    shape = shape_for(samples, processors(device))
     assert shape is not None
     return shape
 
@@ -133,7 +132,7 @@ def _shape(samples: int, device: torch.device) -> Shape:
 def rollout(
     z: Tensor,  # (N, P, C) bfloat16
     actions: Tensor,  # (N, K) int64
-    maps: Tensor,  # (|A|, P·C) float32: the same in all rows but the first and the last
+    maps: Tensor,  # (|A|, P·C) float32: what constant planes add, see gradients_hopper
     w1: Tensor,  # (C, C, 3, 3)
     gamma: Tensor,  # (C,)
     beta: Tensor,  # (C,)
@@ -142,7 +141,7 @@ def rollout(
     num_kept: int,
 ) -> list[Tensor]:
     """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the way back needs …]."""
-    kept, last, states, y, x1, ends, work, back = found = _outputs(z, actions, num_kept)
+    kept, last, x1, states, lines, work, back = found = _outputs(z, actions, num_kept)
     (N, _, _), K = z.shape, actions.shape[1]
     there = torch.empty_like(back)
     shape = _shape(N, z.device)
@@ -153,8 +152,8 @@ def rollout(
     launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()])
     sums, meta, counter = _parts(work, K, N)
     inputs = [z.contiguous(), actions.contiguous(), maps.contiguous(), there, gamma, beta, b2]
-    outputs = [states, kept, last, y, x1, ends, sums, meta, counter, N, num_kept, K]
-    launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs])
+    outputs = [kept, last, x1, states, lines, sums, meta, counter, N, num_kept, K]
+    launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs], together=True)
     return found
 
 
@@ -163,10 +162,9 @@ def _outputs(z: Tensor, actions: Tensor, num_kept: int) -> list[Tensor]:
     return [
         z.new_empty(K, num_kept, P, C),
         z.new_empty(N - num_kept, P, C),
-        z.new_empty(K, N, P, C),  # the states that the steps begin in
-        z.new_empty(K, N, P, C),  # what BatchNorm made of x1
         z.new_empty(K, N, FRAGMENTS),  # x1, before BatchNorm
-        z.new_empty(K, N, FRAGMENTS),  # the states that the steps end in
+        z.new_empty(K + 1, N, FRAGMENTS),  # the states that the steps begin in, and the last ones
+        z.new_empty(K, 2, 2, C, dtype=torch.float32),  # BatchNorm of either batch: what it multiplies with and adds
         z.new_empty(K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
         z.new_empty(2, 9, C, C),  # filters for the way back
     ]
@@ -194,7 +192,7 @@ def rollout_backward(
     g_last: Optional[Tensor],  # (N − num_kept, P, C)
     gamma: Tensor,
     x1: Tensor,
-    ends: Tensor,
+    states: Tensor,
     work: Tensor,
     back: Tensor,
     num_kept: int,
@@ -209,14 +207,15 @@ def rollout_backward(
     sums, meta, _ = _parts(work, K, N)
     shape = _shape(N, x1.device)
     given = [None if g is None or not g.numel() else g.contiguous() for g in (g_kept, g_last)]
-    inputs = [*given, gamma, back, x1, ends, sums, meta]
+    inputs = [*given, gamma, back, x1, states, sums, meta]
     arguments = [*inputs, du, dx, dz, dsums, totals, fragments, dsums[-1:], N, num_kept, K]
-    _launcher(shape, x1.device)("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments)
+    launch = _launcher(shape, x1.device)
+    launch("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments, together=True)
     return [dz, dx, du, totals]
 
 
 @rollout_backward.register_fake
-def _(g_kept, g_last, gamma, x1, ends, work, back, num_kept):
+def _(g_kept, g_last, gamma, x1, states, work, back, num_kept):
     K, N, _ = x1.shape
     maps = [x1.new_empty(*size, POSITIONS, CHANNELS) for size in ((N,), (K, N), (K, N))]
     return [*maps, x1.new_empty(K, 2, 3, CHANNELS, dtype=torch.float32)]
@@ -230,10 +229,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _backward(ctx: Any, grads: list[Optional[Tensor]]) -> tuple[Any, ...]:
-    actions, maps, w1, gamma, w2, states, y, x1, ends, work, back = ctx.saved_tensors
-    dz, dx, du, totals = rollout_backward(grads[0], grads[1], gamma, x1, ends, work, back, ctx.num_kept)
-    found = parameter_gradients(actions, maps, w1, w2, states, y, dx, du, totals, SIDE, SIDE)
-    return dz, None, *found, None
+    actions, maps, w1, gamma, w2, x1, states, lines, work, back = ctx.saved_tensors
+    dz, dx, du, totals = rollout_backward(grads[0], grads[1], gamma, x1, states, work, back, ctx.num_kept)
+    if not any(ctx.needs_input_grad[2:]):  # those of a model that does not learn
+        return dz, *[None] * 8
+    given = (actions, maps, w1, w2, states, x1, lines, dx, du, totals)
+    dmaps, dw1, dw2, (dbeta, dgamma, db2) = parameter_gradients(*given, ctx.num_kept)
+    return dz, None, dmaps, dw1, dgamma, dbeta, dw2, db2, None
 
 
 rollout.register_autograd(_backward, setup_context=_save)
