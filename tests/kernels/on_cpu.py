@@ -52,10 +52,13 @@ def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
         return launch
 
     def rollouts(shape: Any, device: torch.device) -> Any:
-        sizes = f"constexpr int WARPGROUPS = {shape.warpgroups}, SW = {shape.states};"
+        sizes = rollout_hopper.sizes(shape.warpgroups, shape.states)
         return launcher(library("rollout_hopper.cu", ROLLOUTS, sizes))
 
+    def gradients(device: torch.device) -> Any:
+        return launcher(library("gradients_hopper.cu", GRADIENTS))
+
     monkeypatch.setattr(rollout_hopper, "_launcher", rollouts)
-    monkeypatch.setattr(gradients_hopper, "_launcher", lambda device: launcher(library("gradients_hopper.cu", GRADIENTS)))
+    monkeypatch.setattr(gradients_hopper, "_launcher", gradients)
     for module in (rollout_hopper, gradients_hopper):
         monkeypatch.setattr(module, "processors", lambda device: processors)

@@ -6,9 +6,10 @@
 // bytes per slot; a row is 8 slots, the last one zero, so that a shift to the side lands on zeros at a border and every
 // shift is an address. A product takes the same row of two states, 16 slots. Rows that a shift moves out are left out.
 //
-// Half of the blocks take the first convolution, half the second, each a share of all states. Three warpgroups multiply,
-// one per column of taps; in a fourth one warp copies states to shared memory, STAGES pairs ahead, and three add up the
-// first convolution's gradients by action. `add_partials` adds up what the blocks found, in a fixed order.
+// Half of the blocks take the first convolution, half the second, each a share of all states. Three warpgroups
+// multiply, one per column of taps; in a fourth one warp copies states to shared memory, up to STAGES pairs ahead, and
+// three add up the first convolution's gradients by action. `add_partials` adds up what the blocks found, in a fixed
+// order: the same inputs give the same bits.
 //
 // `multiply_rows` and `wait_all_products` come from the host.
 
@@ -18,7 +19,8 @@ constexpr int STAGE = 2 * (STATE + FRAGMENT);     // two states' gradients, then
 constexpr int STAGES = 4;
 constexpr int MULTIPLYING = 3 * 128, THREADS = MULTIPLYING + 128, ADDING = 96;
 constexpr u32 STAGES_AT = STAGES * 16;            // behind two barriers per stage: it is full, it is free again
-constexpr u32 SUMS_AT = STAGES_AT + STAGES * STAGE * 16; // (actions, 9 regions, 64) floats
+constexpr u32 SUMS_AT = STAGES_AT + STAGES * STAGE * 16; // (actions, PARTS, 64) floats
+constexpr int PARTS = 12;                         // see `add_by_action`
 constexpr int ADDING_BAR = 1;
 constexpr int FOUND = 9 * 64 * 64 / 4;            // float4 of what a block finds for its filter
 constexpr int REGIONS = 9 * 64 / 4;               // float4 of what it finds for an action
@@ -74,6 +76,26 @@ __device__ __forceinline__ void read_lines(Lines &found, const float *lines, int
     }
 }
 
+// Two rows of a thread's fragments of both states, or the last one.
+__device__ __forceinline__ void read_rows(u32 stage, int row, int thread, uint4 (&v)[2]) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        const u32 at = stage + (2 * STATE + s * FRAGMENT + row * 64) * 16;
+        if (row < 6) {
+            v[s] = read_shared(at + thread * 16);
+        } else {
+            const uint2 last = read_two(at + thread * 8);
+            v[s].x = last.x, v[s].y = last.y;
+        }
+    }
+}
+// Waits for pair number i of a block and reads its first rows.
+__device__ __forceinline__ void begin_pair(u32 shared, int i, int thread, uint4 (&v)[2]) {
+    wait_at(full_at(shared, i % STAGES), i / STAGES);
+    publish_shared();
+    read_rows(stage_at(shared, i % STAGES), 0, thread, v);
+}
+
 // Three warpgroups: products of all pairs in [begin, end); NORMED: what the second convolution was given is a line of
 // the stored x1. Results go to `found`.
 template <bool NORMED>
@@ -88,18 +110,16 @@ __device__ __forceinline__ void multiply_pairs(u32 shared, const float *lines, f
     lines += 16 * (warp % 4) + lane / 4;
     Lines line;
     if (NORMED) read_lines(line, lines, k, n, K, N, num_kept);
+    uint4 ahead[2]; // the next two rows of both states
+    if (begin < end) begin_pair(shared, 0, thread, ahead);
     for (int i = 0; i < end - begin; ++i) {
-        const int stage = i % STAGES;
-        const u32 at = stage_at(shared, stage);
-        const u32 fragments = at + 2 * STATE * 16;
+        const u32 at = stage_at(shared, i % STAGES);
         // A matrix descriptor in units of 16 bytes: address, distance of 8 slots to the next 8, distance of planes.
         const u32 image = (at >> 4) + 2 - column + (STATE << 16);
         const bool both = k < K && (n + 1 < N || k + 1 < K);
-        wait_at(full_at(shared, stage), i / STAGES);
-        publish_shared();
-        Lines next;
         n += 2;
         while (n >= N) n -= N, ++k;
+        Lines next;
         if (NORMED) read_lines(next, lines, k, n, K, N, num_kept);
         uint4 read[2];
 #pragma unroll
@@ -107,13 +127,8 @@ __device__ __forceinline__ void multiply_pairs(u32 shared, const float *lines, f
             u32 a[4];
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
-                if (row == 6) {
-                    const uint2 v = read_two(fragments + (s * FRAGMENT + 3 * 128) * 16 + thread * 8);
-                    a[2 * s] = v.x, a[2 * s + 1] = v.y;
-                } else {
-                    if (row % 2 == 0) read[s] = read_shared(fragments + (s * FRAGMENT + row * 64 + thread) * 16);
-                    a[2 * s] = row % 2 ? read[s].z : read[s].x, a[2 * s + 1] = row % 2 ? read[s].w : read[s].y;
-                }
+                if (row % 2 == 0) read[s] = ahead[s];
+                a[2 * s] = row % 2 ? read[s].z : read[s].x, a[2 * s + 1] = row % 2 ? read[s].w : read[s].y;
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     u32 &v = a[2 * s + h];
@@ -131,6 +146,8 @@ __device__ __forceinline__ void multiply_pairs(u32 shared, const float *lines, f
                 if (other >= 0 && other < 7) multiply_rows(results[tap], a, (u64)PLANE << 32 | (image + other * 8));
             }
             commit_products();
+            if (row % 2 == 0 && row < 6) read_rows(at, row + 2, thread, ahead);
+            if (row == 6 && i + 1 < end - begin) begin_pair(shared, i + 1, thread, ahead);
             wait_products_but_one();
             if (row == 0 && i > 0 && lane == 0) arrive_at(free_at(shared, (i - 1) % STAGES));
         }
@@ -146,19 +163,25 @@ __device__ __forceinline__ void multiply_pairs(u32 shared, const float *lines, f
         }
 }
 
-// Three warps: the sums of the gradients in all pairs in [begin, end) by action and region: the corners, the borders
-// between them and the inside. One warp takes the inside, 8 lanes at a time; one the borders, one the corners.
+// Three warps: the sums of the gradients in all pairs in [begin, end) by action and part of the map. A lane adds up one
+// part for 8 channels: one of four quarters of the inside, of the borders above, left, right and below between the
+// corners, or of the corners.
 __device__ __forceinline__ void add_by_action(u32 shared, const long long *actions, float4 *found, int begin, int end,
                                               int N, int K, int num_actions) {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, plane = lane % 8, part = lane / 8;
-    const bool inside = warp == 1, borders = warp == 2;
-    // Borders: above, left, right, below. Corners: the same two by two.
-    const int region = inside ? 4 : borders ? 2 * part + 1 : part / 2 * 6 + part % 2 * 2;
-    const int rows = borders ? (part == 3 ? 6 : part > 0) : part / 2 * 6;
-    const int columns = borders ? (part == 2 ? 6 : part != 1) : part % 2 * 6;
-    const int slot = rows * 8 + columns, along = borders && part % 3 == 0 ? 1 : 8;
-    const int slots = inside ? (part == 0 ? 7 : 6) : borders ? 5 : 1;
-    const u32 sums = shared + SUMS_AT + (region * 64 + plane * 8) * 4;
+    const int warp = threadIdx.x / 32 % 4 - 1, lane = threadIdx.x % 32, plane = lane % 8, part = lane / 8;
+    const bool inside = warp == 0, borders = warp == 1;
+    const int slots = inside ? 7 : borders ? 5 : 1;
+    int places[7]; // in bytes; three quarters of 25 slots have 6, and as their seventh the zero behind the plane
+#pragma unroll
+    for (int j = 0; j < 7; ++j) {
+        const int number = part + 4 * j; // of the 25 inside
+        const int across = part == 2 ? 6 : 0, down = part == 3 ? 6 : 0;
+        const int slot = inside    ? (number / 5 + 1) * 8 + number % 5 + 1
+                         : borders ? (part % 3 == 0 ? down * 8 + 1 + j : (1 + j) * 8 + across)
+                                   : part / 2 * 48 + part % 2 * 6;
+        places[j] = (inside && number >= 25 ? PLANE - 1 : slot) * 16;
+    }
+    const u32 sums = shared + SUMS_AT + ((warp * 4 + part) * 64 + plane * 8) * 4;
     int k = 2 * begin / N, n = 2 * begin % N;
     for (int i = 0; i < end - begin; ++i) {
         const int stage = i % STAGES;
@@ -173,24 +196,24 @@ __device__ __forceinline__ void add_by_action(u32 shared, const long long *actio
         for (int s = 0; s < 2; ++s) {
             const u32 image = stage_at(shared, stage) + (s * STATE + 1 + plane * PLANE) * 16;
             float sum[8] = {};
-            for (int j = 0; j < slots; ++j) {
-                const int place = part + 4 * j; // of the 25 inside
-                const int at = inside ? (place / 5 + 1) * 8 + place % 5 + 1 : slot + j * along;
-                const uint4 v = read_shared(image + at * 16);
-                sum[0] += low_of(v.x), sum[1] += high_of(v.x), sum[2] += low_of(v.y), sum[3] += high_of(v.y);
-                sum[4] += low_of(v.z), sum[5] += high_of(v.z), sum[6] += low_of(v.w), sum[7] += high_of(v.w);
-            }
-            if (inside) {
 #pragma unroll
-                for (int c = 0; c < 8; ++c) {
-                    sum[c] += shuffle_xor(sum[c], 8);
-                    sum[c] += shuffle_xor(sum[c], 16);
-                }
+            for (int from = 0; from < 7; from += 4) { // few registers are left for more at a time
+                uint4 read[4];
+#pragma unroll
+                for (int j = from; j < 7 && j < from + 4; ++j)
+                    if (j < slots) read[j - from] = read_shared(image + places[j]);
+#pragma unroll
+                for (int j = from; j < 7 && j < from + 4; ++j)
+                    if (j < slots) {
+                        const uint4 v = read[j - from];
+                        sum[0] += low_of(v.x), sum[1] += high_of(v.x), sum[2] += low_of(v.y), sum[3] += high_of(v.y);
+                        sum[4] += low_of(v.z), sum[5] += high_of(v.z), sum[6] += low_of(v.w), sum[7] += high_of(v.w);
+                    }
             }
-            if (action[s] >= 0 && (!inside || part == 0)) {
+            if (action[s] >= 0) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const u32 at = sums + action[s] * 9 * 64 * 4 + half * 16;
+                    const u32 at = sums + action[s] * PARTS * 256 + half * 16;
                     const uint4 v = read_shared(at);
                     const float *more = sum + 4 * half;
                     write_shared(at, uint4{__float_as_uint(__uint_as_float(v.x) + more[0]),
@@ -205,8 +228,17 @@ __device__ __forceinline__ void add_by_action(u32 shared, const long long *actio
     }
     bar_sync(ADDING_BAR, ADDING);
     for (int i = threadIdx.x % 128 - 32; i < num_actions * REGIONS; i += ADDING) {
-        const uint4 v = read_shared(shared + SUMS_AT + i * 16);
-        found[i] = float4{__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
+        // Region number i / 16 % 9: row by row, the inside in the middle.
+        const int region = i / 16 % 9;
+        const int where = region % 2 ? 4 + region / 2 : region == 4 ? 0 : 8 + region / 6 * 2 + region % 3 / 2;
+        const u32 at = shared + SUMS_AT + ((i / REGIONS * PARTS + where) * 16 + i % 16) * 16;
+        float4 sum = {0, 0, 0, 0};
+        for (int part = 0; part < (region == 4 ? 4 : 1); ++part) {
+            const uint4 v = read_shared(at + part * 256);
+            sum.x += __uint_as_float(v.x), sum.y += __uint_as_float(v.y);
+            sum.z += __uint_as_float(v.z), sum.w += __uint_as_float(v.w);
+        }
+        found[i] = sum;
     }
 }
 
@@ -220,9 +252,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const bool second = (int)blockIdx.x >= share;
     const int begin = (int)((long long)pairs * number / share), end = (int)((long long)pairs * (number + 1) / share);
     const int helper = (int)threadIdx.x - MULTIPLYING; // below 0: a thread that multiplies
-    for (int i = threadIdx.x; i < STAGES * STAGE; i += THREADS)
-        write_shared(shared + STAGES_AT + i * 16, uint4{0, 0, 0, 0});
-    for (int i = threadIdx.x; i < num_actions * REGIONS; i += THREADS)
+    for (int i = threadIdx.x; i < STAGES * 2 * STATE; i += THREADS)
+        write_shared(stage_at(shared, i / (2 * STATE)) + i % (2 * STATE) * 16, uint4{0, 0, 0, 0});
+    for (int i = threadIdx.x; !second && i < num_actions * PARTS * 16; i += THREADS)
         write_shared(shared + SUMS_AT + i * 16, uint4{0, 0, 0, 0});
     if ((int)threadIdx.x < STAGES) {
         init_barrier(full_at(shared, threadIdx.x), 32);
@@ -247,9 +279,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         multiply_pairs<false>(shared, lines, mine, begin, end, N, num_kept, K);
 }
 
-// Adds up what the `share` blocks of each convolution found, and `totals` (2·K, 3, 64): into filters of any strides, maps
-// (num_actions, 49, 64), where a region's sum is spread over its positions, and vectors (3, 64). Blocks of 256 threads,
-// 64 float4 each.
+// Adds up what the `share` blocks of each convolution found, and `totals` (2·K, 3, 64): into filters of any strides,
+// maps (num_actions, 49, 64), where a region's sum is spread over its positions, and vectors (3, 64). Blocks of 256
+// threads, for 64 float4 each.
 extern "C" __global__ void __launch_bounds__(256)
     add_partials(const float4 *found, const float4 *totals, float *filter1, float *filter2, float4 *maps,
                  float4 *vectors, int share, int num_actions, int K, int in1, int out1, int tap1, int in2, int out2,

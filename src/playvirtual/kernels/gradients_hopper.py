@@ -1,7 +1,7 @@
 """Gradients of the convolutional dynamics' parameters after `rollout_hopper`: one product per filter over all steps.
 
-The kernels are CUDA C++ (gradients_hopper.cu). They read what the rollouts stored in their own order, so that only these
-two belong together; rollouts in Triton have `rollout_gradients`.
+The kernels are CUDA C++ (gradients_hopper.cu). They read what those rollouts stored in an order of their own;
+rollouts in Triton have `rollout_gradients`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
@@ -17,8 +17,9 @@ CHANNELS, POSITIONS = 64, 49
 THREADS = 512
 FOUND = 9 * CHANNELS * CHANNELS  # numbers that a block finds for its filter
 REGIONS = 9 * CHANNELS  # and for an action: corners, borders and the inside of the map
+PARTS = 12 * CHANNELS  # these with four quarters of the inside
 STAGES_BYTES = 4 * (16 + 2 * (8 * 57 + 1 + 448) * 16)
-MOST_ACTIONS = (232_448 - STAGES_BYTES) // (REGIONS * 4)  # whose sums a block can keep in shared memory
+MOST_ACTIONS = (232_448 - STAGES_BYTES) // (PARTS * 4)  # whose sums a block can keep in shared memory
 
 
 def source() -> str:
@@ -79,7 +80,7 @@ def parameter_gradients(
     partials = dmaps.new_empty(2 * share * FOUND + share * num_actions * REGIONS)
     launch = _launcher(x1.device)
     sizes = [N, num_kept, K, num_actions]
-    shared = STAGES_BYTES + num_actions * REGIONS * 4
+    shared = STAGES_BYTES + num_actions * PARTS * 4
     inputs = [actions.contiguous(), states, x1, dx, du, lines, partials]
     launch("parameter_gradients", 2 * share, THREADS, shared, [*inputs, *sizes])
     blocks = -(-(2 * FOUND + num_actions * REGIONS + 3 * CHANNELS) // 256)

@@ -3,10 +3,10 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A state is 7×7 positions of 64 channels, in global memory (49 positions, 64 channels) or, where only these kernels read
-// it, as "fragments": what each thread of a warpgroup holds of it as a product's results or left operand. Those are, as
-// words of two columns, 2·(lane % 4) and the next, for channels 16·warp + lane / 4 and that + 8, of 7 rows: (3, 128, 4)
-// words for two rows and then (128, 2) for the last row. The eighth column is 0.
+// A state is 7×7 positions of 64 channels, in global memory (49 positions, 64 channels) or, where only these kernels
+// read it, as "fragments": what each thread of a warpgroup holds of it as a product's results or left operand. Those
+// are words of two columns, 2·(lane % 4) and the next, for channels 16·warp + lane / 4 and that + 8, of 7 rows:
+// (3, 128, 4) words for two rows each and then (128, 2) for the last row. The eighth column is 0.
 constexpr int POSITIONS = 49;
 constexpr int CHUNKS = POSITIONS * 8;     // uint4 of one state in global memory
 constexpr int FRAGMENT = 3 * 128 + 64;    // uint4 of one state's fragments

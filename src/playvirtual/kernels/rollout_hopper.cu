@@ -10,9 +10,10 @@
 // 8 channels of a slot are one unit of 16 bytes, PLANE units apart from the next 8, so every shift is an address.
 //
 // A thread holds 28 results per state: channels `channel` and `channel` + 8, columns 2·(lane % 4) and the next, 7 rows.
-// In that order, as fragments (see hopper.cuh), x1f and zf are stored. Everything else is (…, 49 positions, 64 channels).
+// In that order, as fragments (see hopper.cuh), x1f and zf are stored, zf being the states that the steps begin in and
+// the last ones. Everything else is (…, 49 positions, 64 channels).
 //
-// WARPGROUPS, SW and `multiply`, `multiply_add` and `wait_products` for SW states come from the host.
+// WARPGROUPS, SW, SPREAD and `multiply`, `multiply_add` and `wait_products` for SW states come from the host.
 
 constexpr int GROUPS = 7 * SW;             // of 8 slots each: one row of one state
 constexpr int RESULTS = 4 * GROUPS;        // per thread
@@ -67,6 +68,13 @@ __device__ __forceinline__ Thread who_am_i() {
     me.copy_chunk = column * 8 + me.thread % 8;
     me.copies = column < 7;
     return me;
+}
+
+// To copy what the thread 32 before this one of the second warp would.
+__device__ __forceinline__ Thread first_warp_of(const Thread &me) {
+    Thread first = me;
+    first.copy_at -= 4 * 16, first.copy_chunk -= 4 * 8, first.copies = true;
+    return first;
 }
 
 __device__ __forceinline__ void group_sync(const Thread &me) { bar_sync(GROUP_BAR + me.group, 128); }
@@ -255,13 +263,15 @@ __device__ __forceinline__ void add_up(const Thread &me, const float (&mine)[2][
         }
 }
 
-// Adds the block's sums to those in global memory (2 batches, COUNT, 64) and waits until all blocks have. (To send each
-// sum to one block and its total back, by words that need no fence, took 5,200 cycles instead of 3,500.) While blocks
-// meet, `meanwhile` is done; then `conclude(batch, channel)` by 32 threads, for four channels each, and all go on.
-// Stores that were under way when a block arrives would hold it up, so that most are made afterwards.
-template <int COUNT, class Work, class Conclusion>
-__device__ __forceinline__ void meet(const Thread &me, float *sums, u32 *counter, u32 target, int num_kept,
-                                     Work meanwhile, Conclusion conclude) {
+// Adds the block's sums to those of every SPREAD-th block, `sums` (2 batches, COUNT, 64) being the first of SPREAD
+// lists that lie `apart` floats apart, and waits until all blocks have. (To send each sum to one block and its total
+// back, by words that need no fence, took 5,200 cycles instead of 3,500.) While blocks meet, `store_own` is done, and
+// `store(as)` for every thread, by the second warp for the first one as well, which waits for the other blocks; then
+// `conclude(batch, channel)` by 32 threads, for four channels each, and all go on. Stores that were under way when a
+// block arrives would hold it up, so that most are made here.
+template <int COUNT, class OwnStores, class Stores, class Conclusion>
+__device__ __forceinline__ void meet(const Thread &me, float *sums, int apart, u32 *counter, u32 target, int num_kept,
+                                     OwnStores store_own, Stores store, Conclusion conclude) {
     const u32 partial = me.shared + PARTIAL_AT;
     bar_sync(ALL_BAR, THREADS);
     if (me.group == 0 && me.warp == 0) {
@@ -276,23 +286,38 @@ __device__ __forceinline__ void meet(const Thread &me, float *sums, u32 *counter
                 total.x += __uint_as_float(v.x), total.y += __uint_as_float(v.y);
                 total.z += __uint_as_float(v.z), total.w += __uint_as_float(v.w);
             }
-            if (batch == 0 ? begin < num_kept : end > num_kept) add_global(sums + i * 4, total);
+            if (batch == 0 ? begin < num_kept : end > num_kept)
+                add_global(sums + blockIdx.x % SPREAD * apart + i * 4, total);
         }
         warp_sync();
         if (me.lane == 0) arrive(counter);
         bar_arrive(MEETING_BAR, THREADS);
-        meanwhile();
+        store_own();
         if (me.lane == 0)
             while (!arrived(counter, target)) {}
         warp_sync();
         conclude(me.lane / 16, me.lane % 16 * 4);
     } else {
         bar_sync(MEETING_BAR, THREADS);
-        meanwhile();
+        store_own();
+        store(me);
+        if (me.group == 0 && me.warp == 1) store(first_warp_of(me));
     }
     wait_copies(); // of filters, at first
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
+}
+
+// Four channels' sums over all lists of `meet`.
+__device__ __forceinline__ void read_sums(const float *sums, int apart, float (&v)[4]) {
+    float4 read[SPREAD];
+#pragma unroll
+    for (int i = 0; i < SPREAD; ++i) read[i] = read_fresh(sums + i * apart);
+#pragma unroll
+    for (int i = 0; i < SPREAD; ++i) {
+        v[0] = i ? v[0] + read[i].x : read[i].x, v[1] = i ? v[1] + read[i].y : read[i].y;
+        v[2] = i ? v[2] + read[i].z : read[i].z, v[3] = i ? v[3] + read[i].w : read[i].w;
+    }
 }
 
 __device__ __forceinline__ float one_by_count(int batch, int num_kept, int N) {
@@ -353,7 +378,8 @@ __device__ __forceinline__ void load_maps(const Thread &me, const float *maps, c
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rollout_forward(const uint4 *z, const long long *actions, const float *maps, const uint4 *filters,
                     const float *gamma, const float *beta, const float *bias, uint4 *kept, uint4 *last, uint4 *x1f,
-                    uint4 *zf, float *lines, float *sums, float *meta, u32 *counter, int N, int num_kept, int K) {
+                    uint4 *zf, float *lines, float *sums, float *lists, float *meta, u32 *counter, int N,
+                    int num_kept, int K) {
     const Thread me = who_am_i();
     const u32 exchange = me.shared + EXCHANGE_AT + me.group * SW * 32;
     load_filter(me, filters, 0);
@@ -423,15 +449,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         add_up<2, 1>(me, sums_xx);
         keep_packed(fragments);
         meet<2>(
-            me, sums + k * 256, counter, (k + 1) * gridDim.x, num_kept,
-            [&]() {
-                store_fragments(me, x1f + step * FRAGMENT, fragments, N);
-                if (k > 0) store_image(me, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
+            me, lists + k * 256, K * 256, counter, (k + 1) * gridDim.x, num_kept,
+            [&]() { store_fragments(me, x1f + step * FRAGMENT, fragments, N); },
+            [&](const Thread &as) {
+                if (k > 0) store_image(as, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
             },
             [&](int batch, int channel) {
-                const float *at = sums + k * 256 + batch * 128 + channel;
+                const float *at = lists + k * 256 + batch * 128 + channel;
                 float x[4], xx[4], weight[4], shift[4], scale[4], offset[4];
-                four(read_fresh(at), x), four(read_fresh(at + 64), xx);
+                read_sums(at, K * 256, x), read_sums(at + 64, K * 256, xx);
                 parameter(me, 0, channel, weight), parameter(me, 1, channel, shift);
                 const float by_count = one_by_count(batch, num_kept, N);
 #pragma unroll
@@ -444,9 +470,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 write_affine(me, batch, 0, channel, scale);
                 write_affine(me, batch, 1, channel, offset);
                 if (blockIdx.x == 0) {
-                    float *line = lines + k * 256 + batch * 128 + channel;
+                    const int first = k * 256 + batch * 128 + channel;
+                    float *line = lines + first, *sum = sums + first;
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) line[i] = scale[i], line[64 + i] = offset[i];
+                    for (int i = 0; i < 4; ++i)
+                        line[i] = scale[i], line[64 + i] = offset[i], sum[i] = x[i], sum[64 + i] = xx[i];
                 }
             });
         keep_packed(fragments);
@@ -686,14 +714,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(saved);
         keep_packed(fragments);
         meet<3>(
-            me, dsums + k * 384, counter, (K - k) * gridDim.x, num_kept,
-            [&]() { store_image(me, du + step * CHUNKS, 0, N); },
+            me, dsums + k * 384, K * 384, counter, (K - k) * gridDim.x, num_kept,
+            []() {}, [&](const Thread &as) { store_image(as, du + step * CHUNKS, 0, N); },
             [&](int batch, int channel) {
                 const float *there = sums + k * 256 + batch * 128 + channel;
                 const float *at = dsums + k * 384 + batch * 192 + channel;
                 float x[4], xx[4], d[4], dx[4], u[4], weight[4], scale[4], slope[4], offset[4];
                 four(read_fresh(there), x), four(read_fresh(there + 64), xx);
-                four(read_fresh(at), d), four(read_fresh(at + 64), dx), four(read_fresh(at + 128), u);
+                read_sums(at, K * 384, d), read_sums(at + 64, K * 384, dx), read_sums(at + 128, K * 384, u);
                 parameter(me, 0, channel, weight);
                 const float by_count = one_by_count(batch, num_kept, N);
 #pragma unroll

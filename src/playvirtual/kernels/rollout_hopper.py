@@ -28,6 +28,7 @@ from playvirtual.kernels.gradients_hopper import MOST_ACTIONS, parameter_gradien
 CHANNELS, SIDE = 64, 7
 POSITIONS = SIDE * SIDE
 FRAGMENTS = 7 * 8 * 64  # numbers of a state in the kernels' own order
+SPREAD = 4  # lists of sums that blocks add to, so that fewer atomics wait for each other
 # States per block -> warpgroups, states of each; what a block of more states would keep exceeds shared memory.
 SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 6: (3, 2), 8: (2, 4), 9: (3, 3)}
 
@@ -63,8 +64,13 @@ def shape_for(samples: int, processors: int) -> Optional[Shape]:
 
 def source(warpgroups: int, states: int) -> str:
     """The kernels' source for this many warpgroups and states of each."""
-    sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};\n"
-    return sizes + source_of("hopper.cuh") + _products(states) + source_of("rollout_hopper.cu")
+    return sizes(warpgroups, states) + source_of("hopper.cuh") + _products(states) + source_of("rollout_hopper.cu")
+
+
+def sizes(warpgroups: int, states: int) -> str:
+    """The constants that they are compiled for."""
+    spread = SPREAD if states < 3 else 1  # with more states, registers are scarce and meetings rare
+    return f"constexpr int WARPGROUPS = {warpgroups}, SW = {states}, SPREAD = {spread};\n"
 
 
 def _products(states: int) -> str:
@@ -150,9 +156,9 @@ def rollout(
     assert w1.stride(2) == 3 * w1.stride(3)
     assert w2.stride(2) == 3 * w2.stride(3)
     launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()])
-    sums, meta, counter = _parts(work, K, N)
+    sums, lists, meta, counter = _parts(work, K, N)
     inputs = [z.contiguous(), actions.contiguous(), maps.contiguous(), there, gamma, beta, b2]
-    outputs = [kept, last, x1, states, lines, sums, meta, counter, N, num_kept, K]
+    outputs = [kept, last, x1, states, lines, sums, lists, meta, counter, N, num_kept, K]
     launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs], together=True)
     return found
 
@@ -165,14 +171,15 @@ def _outputs(z: Tensor, actions: Tensor, num_kept: int) -> list[Tensor]:
         z.new_empty(K, N, FRAGMENTS),  # x1, before BatchNorm
         z.new_empty(K + 1, N, FRAGMENTS),  # the states that the steps begin in, and the last ones
         z.new_empty(K, 2, 2, C, dtype=torch.float32),  # BatchNorm of either batch: what it multiplies with and adds
-        z.new_empty(K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
+        z.new_empty((1 + SPREAD) * K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
         z.new_empty(2, 9, C, C),  # filters for the way back
     ]
 
 
 def _parts(work: Tensor, K: int, N: int) -> tuple[Tensor, ...]:
-    """Sums of x1 and x1² (K, 2 batches, 2, C); each state's range, minimum and both places (K, N, 4); a counter."""
-    parts: tuple[Tensor, ...] = work.split([K * 4 * CHANNELS, 4 * K * N, 1])
+    """Sums of x1 and x1² (K, 2 batches, 2, C); the lists they are the sums of (SPREAD, K, 2, 2, C); each state's range,
+    minimum and both places (K, N, 4); a counter."""
+    parts: tuple[Tensor, ...] = work.split([K * 4 * CHANNELS, SPREAD * K * 4 * CHANNELS, 4 * K * N, 1])
     return parts
 
 
@@ -201,10 +208,10 @@ def rollout_backward(
     K, N, _ = x1.shape
     dz = x1.new_empty(N, POSITIONS, CHANNELS)
     dx, du = x1.new_empty(K, N, POSITIONS, CHANNELS), x1.new_empty(K, N, POSITIONS, CHANNELS)
-    dsums = torch.zeros(K * 6 * CHANNELS + 1, device=x1.device)
+    dsums = torch.zeros(SPREAD * K * 6 * CHANNELS + 1, device=x1.device)
     totals = torch.empty(K, 2, 3, CHANNELS, device=x1.device)
     fragments = x1.new_empty((K - 1) * num_kept, FRAGMENTS)  # of g_kept
-    sums, meta, _ = _parts(work, K, N)
+    sums, _, meta, _ = _parts(work, K, N)
     shape = _shape(N, x1.device)
     given = [None if g is None or not g.numel() else g.contiguous() for g in (g_kept, g_last)]
     inputs = [*given, gamma, back, x1, states, sums, meta]
