@@ -4,7 +4,7 @@
 PYTHON ?= python3
 WORKERS ?= auto
 MINUTES ?= 25
-PER_GPU ?= 4
+PER_GPU ?= 6
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,6 +1,6 @@
 """Starts as many of the next runs of queue.toml as fit into the minutes given, and packs what they wrote.
 
-    python results/run_queue.py --minutes 25 --per-gpu 4
+    python results/run_queue.py --minutes 25 --per-gpu 6
     tar -xzf runs/queue/COMMIT.tar.gz -C results && python results/collect.py
 
 Runs that are finished in results/FAMILY/runs or in the work folder, runs/queue/COMMIT, are skipped. When the minutes
@@ -69,16 +69,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Queue:
-    """The entries in their order, and for each task the minutes of one run by the number of runs that share a GPU."""
+    """The entries in their order, and the minutes of one run by the number of runs that share a GPU.
+
+    A pace is for a task and a method, or for a task and "", which stands for every other method.
+    """
 
     entries: tuple[Entry, ...]
-    paces: Mapping[str, Mapping[int, float]]
+    paces: Mapping[tuple[str, str], Mapping[int, float]]
 
     def minutes(self, job: Job, sharing: int) -> float:
         """How long the run takes beside `sharing` − 1 others: as with the next larger number that is known."""
-        if job.config.task not in self.paces:
-            raise InputError(f"queue: no pace for {job.config.task}; add it to a [[pace]]")
-        known = self.paces[job.config.task]
+        task, method = job.config.task, job.config.method
+        known = self.paces.get((task, method)) or self.paces.get((task, ""))
+        if known is None:
+            raise InputError(f"queue: no pace for {task}, {method}; add it to a [[pace]]")
         nearest = min((count for count in known if count >= sharing), default=max(known))
         return known[nearest] * max(1.0, sharing / nearest) * job.config.steps / PACED_STEPS
 
@@ -91,9 +95,10 @@ def read_queue(path: Path) -> Queue:
         for entry in record["entry"]
     )
     paces = {
-        task: {int(count): float(minutes) for count, minutes in pace["minutes"].items()}
+        (task, method): {int(count): float(minutes) for count, minutes in pace["minutes"].items()}
         for pace in record["pace"]
         for task in pace["tasks"]
+        for method in pace.get("methods", [""])
     }
     return Queue(tuple(entries), paces)
 
@@ -186,7 +191,7 @@ def carry_out(chosen: Sequence[Job], engine: Engine, minutes: float) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, required=True, help="that the runs may take")
-    parser.add_argument("--per-gpu", type=int, default=4, help="runs that share a GPU (default: 4)")
+    parser.add_argument("--per-gpu", type=int, default=6, help="runs that share a GPU (default: 6)")
     parser.add_argument("--workers", type=int, help="runs at a time (default: GPUs × per-gpu, or the cores)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument("--queue", type=Path, default=ROOT / "queue.toml", help="the queue (default: queue.toml here)")

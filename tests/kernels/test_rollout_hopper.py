@@ -146,6 +146,16 @@ def test_batches_that_do_not_fit_have_no_shape() -> None:
     assert rollout_hopper.shape_for(416, 33) is None  # a quarter of the SMs
 
 
+@pytest.mark.parametrize(("samples", "blocks"), [(32, 32), (132, 132), (384, 43), (416, 47), (1184, 132)])
+def test_dense_batches_take_as_few_sms_as_hold_them(samples: int, blocks: int) -> None:
+    from playvirtual.kernels import rollout_hopper
+
+    shape = rollout_hopper.shape_for(samples, 132, dense=True)
+    assert shape is not None
+    assert shape.blocks == blocks
+    assert shape.blocks * shape.warpgroups * shape.states >= samples
+
+
 def test_other_devices_sizes_and_precisions_are_left_to_triton() -> None:
     from playvirtual.kernels import rollout_hopper
 

@@ -84,6 +84,9 @@ def test_as_many_runs_as_fit_are_started_in_the_order_of_the_queue(tmp_path: Pat
     twice = entry("first", "spr", "2") + entry("second", "rl", "3") + entry("third", "spr", "1, 2")
     (tmp_path / "queue.toml").write_text(twice + PACE)
     assert started(tmp_path, "--minutes=8", "--workers=1") == [("first", 2), ("second", 3), ("third", 1)]
+    quick = PACE.replace("minutes", 'methods = ["spr"]\nminutes').replace("4000", "100")  # 0.06 minutes
+    (tmp_path / "queue.toml").write_text(entry("second", "rl", "3") + entry("first", "spr", "1, 2") + PACE + quick)
+    assert started(tmp_path, "--minutes=1", "--workers=1") == first
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ examples:
   playvirtual sweep toy --seeds 2 --out runs/toy                     a first look, minutes on a laptop
   playvirtual sweep minatar --seeds 5 --out runs/minatar             RL, SPR and PlayVirtual on MinAtar
   playvirtual sweep ablation-k --suite atari/pong --seeds 5          one table of the paper, one game
-  playvirtual sweep atari100k --seeds 5 --per-gpu 4 --dry-run        what it would do, and how long
+  playvirtual sweep atari100k --seeds 5 --dry-run                    what it would do, and how long
   playvirtual sweep my-grid.toml --suite minatar --seeds 3           rows of your own: [[row]] label, method, options
   playvirtual sweep dmc100k --engine ray --address auto --gpus-per-run 0.25
 then: playvirtual report runs/toy --out report"""
@@ -76,7 +76,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("where the runs go")
     engine.add_argument("--engine", default="local", metavar="local|ray", help="default: local, this machine")
     engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
-    engine.add_argument("--per-gpu", metavar="N", help="local: runs that share a GPU (default: 1)")
+    sharing = "local: runs that share a GPU (default: under MPS up to 6, as cores and memory allow; else 1)"
+    engine.add_argument("--per-gpu", metavar="N", help=sharing)
     mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
     engine.add_argument("--mps", metavar="auto|on|off", help=mps)
     engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")

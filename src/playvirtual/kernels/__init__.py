@@ -9,7 +9,7 @@ import torch
 
 AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None
 _wanted = True
-_persistent = os.environ.get("PLAYVIRTUAL_PERSISTENT_ROLLOUTS", "") == "1"
+_persistent = os.environ.get("PLAYVIRTUAL_PERSISTENT_ROLLOUTS", "1") != "0"
 
 
 def use_fused(wanted: bool) -> None:
@@ -24,9 +24,9 @@ def in_use() -> bool:
 
 
 def use_persistent(wanted: bool) -> None:
-    """Chooses whether rollouts are one launch each way where that can be, or always one launch per step, the default.
+    """Chooses whether rollouts are one launch each way where that can be, the default, or always one launch per step.
 
-    The environment variable PLAYVIRTUAL_PERSISTENT_ROLLOUTS=1 chooses the former for a whole process.
+    The environment variable PLAYVIRTUAL_PERSISTENT_ROLLOUTS=0 chooses the latter for a whole process.
     """
     global _persistent
     _persistent = wanted
@@ -35,6 +35,11 @@ def use_persistent(wanted: bool) -> None:
 def persistent_wanted() -> bool:
     """Whether rollouts may be one launch each way."""
     return _persistent
+
+
+def under_mps() -> bool:
+    """Whether kernels of other processes run on the GPU at the same time, by NVIDIA's Multi-Process Service."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
 def tensor_core_precision(dtype: torch.dtype) -> str:

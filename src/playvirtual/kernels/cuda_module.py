@@ -7,15 +7,12 @@ import ctypes
 import hashlib
 import os
 import sys
-from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
 
 import torch
 
-# Kernel, blocks, threads, bytes of shared memory, arguments, whether all blocks have to run at the same time.
-Launch = Callable[..., None]
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -58,27 +55,16 @@ class CudaModule:
         shared: int,
         arguments: list[torch.Tensor | int | None],
         *,
-        together: bool = False,
+        cooperative: bool = True,
     ) -> None:
-        """One launch on PyTorch's current stream; with `together` all blocks run at the same time, or none does."""
+        """One launch on PyTorch's current stream; a cooperative one runs all blocks at the same time, or none."""
         pointers, _kept = packed(arguments)
         stream = c_void_p(torch.cuda.current_stream().cuda_stream)
         size = [c_uint(n) for n in (grid, 1, 1, block, 1, 1, shared)]
-        function = self._function(name, shared)
-        if together:
-            _driver("cuLaunchCooperativeKernel", function, *size, stream, pointers)
+        if cooperative:
+            _driver("cuLaunchCooperativeKernel", self._function(name, shared), *size, stream, pointers)
         else:
-            _driver("cuLaunchKernel", function, *size, stream, pointers, None)
-
-
-def processors(device: torch.device) -> int:
-    """The SMs that this process has: under MPS it may be a part of them."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def source_of(name: str) -> str:
-    """The text of a file of CUDA C++ beside this module."""
-    return Path(__file__).with_name(name).read_text()
+            _driver("cuLaunchKernel", self._function(name, shared), *size, stream, pointers, None)
 
 
 def packed(arguments: list[torch.Tensor | int | None]) -> tuple[ctypes.Array[c_void_p], list[c_void_p | c_int]]:

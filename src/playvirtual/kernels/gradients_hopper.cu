@@ -11,7 +11,7 @@
 // three add up the first convolution's gradients by action. `add_partials` adds up what the blocks found, in a fixed
 // order: the same inputs give the same bits.
 //
-// `multiply_rows` and `wait_all_products` come from the host.
+// hopper.cuh comes first; `multiply_rows` and `wait_all_products` come from the host.
 
 constexpr int PLANE = 7 * 8 + 1;                  // units; one stays zero
 constexpr int STATE = 8 * PLANE + 1;              // one unit of zeros before the first plane
@@ -21,7 +21,7 @@ constexpr int MULTIPLYING = 3 * 128, THREADS = MULTIPLYING + 128, ADDING = 96;
 constexpr u32 STAGES_AT = STAGES * 16;            // behind two barriers per stage: it is full, it is free again
 constexpr u32 SUMS_AT = STAGES_AT + STAGES * STAGE * 16; // (actions, PARTS, 64) floats
 constexpr int PARTS = 12;                         // see `add_by_action`
-constexpr int ADDING_BAR = 1;
+constexpr int ALL_BAR = 0, ADDING_BAR = 1;        // named barriers: of all threads, of the warps that add
 constexpr int FOUND = 9 * 64 * 64 / 4;            // float4 of what a block finds for its filter
 constexpr int REGIONS = 9 * 64 / 4;               // float4 of what it finds for an action
 

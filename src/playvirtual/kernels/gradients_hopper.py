@@ -6,12 +6,14 @@ rollouts in Triton have `rollout_gradients`.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from playvirtual.kernels.cuda_module import CudaModule, Launch, compiled, processors, source_of
+from playvirtual.kernels import hopper
+from playvirtual.kernels.cuda_module import CudaModule, compiled
 
 CHANNELS, POSITIONS = 64, 49
 THREADS = 512
@@ -19,12 +21,12 @@ FOUND = 9 * CHANNELS * CHANNELS  # numbers that a block finds for its filter
 REGIONS = 9 * CHANNELS  # and for an action: corners, borders and the inside of the map
 PARTS = 12 * CHANNELS  # these with four quarters of the inside
 STAGES_BYTES = 4 * (16 + 2 * (8 * 57 + 1 + 448) * 16)
-MOST_ACTIONS = (232_448 - STAGES_BYTES) // (PARTS * 4)  # whose sums a block can keep in shared memory
+MOST_ACTIONS = (hopper.SHARED - STAGES_BYTES) // (PARTS * 4)  # whose sums a block can keep in shared memory
 
 
 def source() -> str:
     """The kernels' source."""
-    return source_of("hopper.cuh") + _products() + source_of("gradients_hopper.cu")
+    return hopper.source("gradients_hopper.cu", {}, own_products=_products())
 
 
 def _products() -> str:
@@ -49,7 +51,7 @@ def _module(_device: int) -> CudaModule:
     return CudaModule(compiled(source(), "sm_90a"))
 
 
-def _launcher(device: torch.device) -> Launch:
+def _launcher(device: torch.device) -> Callable[..., None]:
     """Launches on the GPU; a test replaces it."""
     return _module(device.index or 0).launch
 
@@ -75,18 +77,18 @@ def parameter_gradients(
     """
     dmaps, dw1, dw2, vectors = found = _gradients(maps, w1, w2)
     K, N, _ = x1.shape
-    share = max(1, min(processors(x1.device) // 2, (K * N + 1) // 2))  # blocks per filter
+    share = max(1, min(hopper.processors(x1.device) // 2, (K * N + 1) // 2))  # blocks per filter
     num_actions = len(maps)
     partials = dmaps.new_empty(2 * share * FOUND + share * num_actions * REGIONS)
     launch = _launcher(x1.device)
     sizes = [N, num_kept, K, num_actions]
     shared = STAGES_BYTES + num_actions * PARTS * 4
     inputs = [actions.contiguous(), states, x1, dx, du, lines, partials]
-    launch("parameter_gradients", 2 * share, THREADS, shared, [*inputs, *sizes])
+    launch("parameter_gradients", 2 * share, THREADS, shared, [*inputs, *sizes], cooperative=False)
     blocks = -(-(2 * FOUND + num_actions * REGIONS + 3 * CHANNELS) // 256)
     strides = [stride for w in (dw1, dw2) for stride in (w.stride(1), w.stride(0), w.stride(3))]
     outputs = [partials, totals, dw1, dw2, dmaps, vectors]
-    launch("add_partials", blocks, 256, 4096, [*outputs, share, num_actions, K, *strides])
+    launch("add_partials", blocks, 256, 4096, [*outputs, share, num_actions, K, *strides], cooperative=False)
     return found
 
 

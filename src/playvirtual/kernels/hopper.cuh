@@ -1,16 +1,15 @@
-// What the kernels for Hopper ask of the chip, by its instructions' names; the tests have the same on the CPU.
+// What the kernels for Hopper GPUs ask of the chip, each as one function; on the CPU a test brings its own.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A state is 7×7 positions of 64 channels, in global memory (49 positions, 64 channels) or, where only these kernels
+// A state of a rollout is 7×7 positions of 64 channels, in global memory (49 positions, 64 channels) or, where only these kernels
 // read it, as "fragments": what each thread of a warpgroup holds of it as a product's results or left operand. Those
 // are words of two columns, 2·(lane % 4) and the next, for channels 16·warp + lane / 4 and that + 8, of 7 rows:
 // (3, 128, 4) words for two rows each and then (128, 2) for the last row. The eighth column is 0.
 constexpr int POSITIONS = 49;
 constexpr int CHUNKS = POSITIONS * 8;     // uint4 of one state in global memory
 constexpr int FRAGMENT = 3 * 128 + 64;    // uint4 of one state's fragments
-constexpr int ALL_BAR = 0;                // the named barrier of all threads
 
 #ifndef ON_CPU
 __device__ __forceinline__ void bar_sync(int id, int threads) {
@@ -48,6 +47,9 @@ __device__ __forceinline__ void write_word(u32 at, u32 v) {
 }
 __device__ __forceinline__ void copy_to_shared(u32 at, const uint4 *from) { // asynchronously
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_or_clear(u32 at, const uint4 *from, bool wanted) { // 0 if not wanted
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_copies_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from playvirtual import kernels
-from playvirtual.kernels import rollout_hopper
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import rollout_triton
+    from playvirtual.kernels import rollout_hopper, rollout_triton
 
 
 def rescale(z: Tensor, eps: float = 1e-6) -> Tensor:

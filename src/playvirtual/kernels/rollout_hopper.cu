@@ -13,7 +13,7 @@
 // In that order, as fragments (see hopper.cuh), x1f and zf are stored, zf being the states that the steps begin in and
 // the last ones. Everything else is (…, 49 positions, 64 channels).
 //
-// WARPGROUPS, SW, SPREAD and `multiply`, `multiply_add` and `wait_products` for SW states come from the host.
+// hopper.cuh comes first; WARPGROUPS, SW, SPREAD and products for SW states (`multiply`, …) come from the host.
 
 constexpr int GROUPS = 7 * SW;             // of 8 slots each: one row of one state
 constexpr int RESULTS = 4 * GROUPS;        // per thread
@@ -34,8 +34,8 @@ constexpr u32 DESCRIPTOR_AT = PARAMETERS_AT + 3 * 64 * 4;          // (4): see `
 constexpr int SUMS = SW == 1 ? 2 : 1;
 constexpr bool EARLY = SW < 3; // whether registers are left to load what comes after a product before it
 constexpr float BN_EPS = 1e-5f, RANGE_EPS = 1e-6f;
-// Named barriers: of a warpgroup, for whose turn it is, for what may be done while blocks meet.
-constexpr int GROUP_BAR = 1, TURN_BAR = 8, MEETING_BAR = 15;
+// Named barriers: of all threads, of a warpgroup, for whose turn it is, for what may be done while blocks meet.
+constexpr int ALL_BAR = 0, GROUP_BAR = 1, TURN_BAR = 8, MEETING_BAR = 15;
 
 struct Thread { // what a thread is and owns
     int group, thread, warp, lane, pair, channel, first; // `first` of the warpgroup's SW states

@@ -8,21 +8,16 @@ through `rollout_triton`, as every other size and precision does. Weight gradien
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # ruff: noqa: UP045
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from playvirtual.kernels.cuda_module import (
-    CudaError,
-    CudaModule,
-    Launch,
-    compiled,
-    has_compiler,
-    processors,
-    source_of,
-)
+from playvirtual import kernels
+from playvirtual.kernels import hopper
+from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
 from playvirtual.kernels.gradients_hopper import MOST_ACTIONS, parameter_gradients
 
 CHANNELS, SIDE = 64, 7
@@ -54,45 +49,29 @@ class Shape(NamedTuple):
         return 2 * 9 * 8 * 64 * 16 + self.warpgroups * each + 2 * 3 * 64 * 4 + 3 * 64 * 4 + 16
 
 
-def shape_for(samples: int, processors: int) -> Optional[Shape]:
-    """The fewest states per block with which `samples` fit as many SMs, or None."""
-    for states, (warpgroups, each) in SHAPES.items():
-        if samples <= states * processors:
-            return Shape(warpgroups, each, -(-samples // states))
-    return None
+def shape_for(samples: int, processors: int, *, dense: bool = False) -> Optional[Shape]:
+    """The fewest states per block with which `samples` fit as many SMs, or None.
+
+    With `dense` a batch that has a state for every SM is given to as few SMs as hold it instead: it takes longer and
+    less of the GPU, whose other SMs are for other processes.
+    """
+    fitting = [states for states in SHAPES if samples <= states * processors]
+    if not fitting:
+        return None
+    states = fitting[-1] if dense and samples > processors else fitting[0]
+    warpgroups, each = SHAPES[states]
+    return Shape(warpgroups, each, -(-samples // states))
 
 
 def source(warpgroups: int, states: int) -> str:
     """The kernels' source for this many warpgroups and states of each."""
-    return sizes(warpgroups, states) + source_of("hopper.cuh") + _products(states) + source_of("rollout_hopper.cu")
+    return hopper.source("rollout_hopper.cu", constants(warpgroups, states), 56 * states)
 
 
-def sizes(warpgroups: int, states: int) -> str:
-    """The constants that they are compiled for."""
-    spread = SPREAD if states < 3 else 1  # with more states, registers are scarce and meetings rare
-    return f"constexpr int WARPGROUPS = {warpgroups}, SW = {states}, SPREAD = {spread};\n"
-
-
-def _products(states: int) -> str:
-    """The tensor cores' products of 64 × 16 by 16 × 56·states, which name their registers one by one."""
-    count = 28 * states
-    registers = ", ".join(f"%{i}" for i in range(count))
-
-    def operands(constraint: str) -> str:
-        return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
-
-    text = []
-    for name, adds, constraint in (("multiply", 0, "=f"), ("multiply_add", 1, "+f")):
-        product = f"wgmma.mma_async.sync.aligned.m64n{56 * states}k16.f32.bf16.bf16"
-        asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;"
-        text.append(
-            f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
-            f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
-            f' : {operands(constraint)} : "l"(a), "l"(b));}}'
-        )
-    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {operands("+f")} :: "memory");'
-    text.append(f"__device__ __forceinline__ void wait_products(float (&d)[{count}]) {{{wait}}}\n")
-    return "\n".join(text)
+def constants(warpgroups: int, states: int) -> dict[str, int]:
+    """What they are compiled for."""
+    # With more states, registers are scarce and meetings rare.
+    return {"WARPGROUPS": warpgroups, "SW": states, "SPREAD": SPREAD if states < 3 else 1}
 
 
 @cache
@@ -100,7 +79,7 @@ def _module(warpgroups: int, states: int, _device: int) -> CudaModule:
     return CudaModule(compiled(source(warpgroups, states), "sm_90a"))
 
 
-def _launcher(shape: Shape, device: torch.device) -> Launch:
+def _launcher(shape: Shape, device: torch.device) -> Callable[..., None]:
     """Launches on the GPU; a test replaces it."""
     return _module(shape.warpgroups, shape.states, device.index or 0).launch
 
@@ -114,7 +93,7 @@ def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...], num_
         return False
     if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
         return False
-    shape = shape_for(size[0], processors(device))
+    shape = shape_for(size[0], hopper.processors(device), dense=kernels.under_mps())
     return shape is not None and _fits(shape, device.index or 0)
 
 
@@ -129,7 +108,7 @@ def _fits(shape: Shape, device: int) -> bool:
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
-    shape = shape_for(samples, processors(device))
+    shape = shape_for(samples, hopper.processors(device), dense=kernels.under_mps())
     assert shape is not None
     return shape
 
@@ -155,11 +134,11 @@ def rollout(
     strides = [stride for w in (w1, w2) for stride in (w.stride(0), w.stride(1), w.stride(3))]
     assert w1.stride(2) == 3 * w1.stride(3)
     assert w2.stride(2) == 3 * w2.stride(3)
-    launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()])
+    launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()], cooperative=False)
     sums, lists, meta, counter = _parts(work, K, N)
     inputs = [z.contiguous(), actions.contiguous(), maps.contiguous(), there, gamma, beta, b2]
     outputs = [kept, last, x1, states, lines, sums, lists, meta, counter, N, num_kept, K]
-    launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs], together=True)
+    launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs])
     return found
 
 
@@ -217,7 +196,7 @@ def rollout_backward(
     inputs = [*given, gamma, back, x1, states, sums, meta]
     arguments = [*inputs, du, dx, dz, dsums, totals, fragments, dsums[-1:], N, num_kept, K]
     launch = _launcher(shape, x1.device)
-    launch("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments, together=True)
+    launch("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments)
     return [dz, dx, du, totals]
 
 

@@ -51,12 +51,21 @@ class BatchSampler(Protocol):
 
 def draw_proportional(weights: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
     """(count,) positions drawn independently with probability weights / Σ weights; never one of weight 0."""
+    return _positions_at(*_running_sum_and_draws(weights, count, generator))
+
+
+def _running_sum_and_draws(weights: Tensor, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Σ_{j ≤ i} w_j for every position i, and `count` numbers drawn from [0, 1)."""
     # float64: a float32 running sum of 100k priorities would drop the small ones.
     cumulative = weights.cumsum(0, dtype=torch.float64)
-    u = torch.rand(count, generator=generator, device=weights.device, dtype=torch.float64)
-    # The first position whose running sum exceeds u·Σ; the factor keeps rounding from reaching Σ itself.
+    return cumulative, torch.rand(count, generator=generator, device=weights.device, dtype=torch.float64)
+
+
+def _positions_at(cumulative: Tensor, u: Tensor) -> Tensor:
+    """The first position whose running sum exceeds u·Σ, for each u in [0, 1)."""
+    # The factor keeps rounding from reaching Σ itself.
     drawn = torch.searchsorted(cumulative, u * (1 - 2**-50) * cumulative[-1], right=True)
-    return drawn.clamp_max(len(weights) - 1)  # out of range only if all weights are 0
+    return drawn.clamp_max(len(cumulative) - 1)  # out of range only if all weights are 0
 
 
 class PrioritizedSampler:
@@ -85,9 +94,11 @@ class PrioritizedSampler:
         self.reads_newest_transition = n_step <= K
         self.priorities = torch.zeros(replay.capacity, device=replay.device)  # (capacity,) p^α
         self._num_seen = 0  # entries of the replay buffer that `priorities` accounts for
-        self._read: Callable[[Tensor, Tensor], RainbowBatch] = partial(
+        self._read_at: Callable[[Tensor, Tensor], RainbowBatch] = partial(
             rainbow_batch, replay, K=K, n_step=n_step, gamma=gamma
         )
+        self._read: Callable[[Tensor, Tensor, Tensor], RainbowBatch] = self._read_drawn
+        self._write: Callable[[Tensor, Tensor], None] = self._write_priorities
 
     def on_append(self) -> None:
         """Sets the priorities that change by the entries added since the last call."""
@@ -110,23 +121,32 @@ class PrioritizedSampler:
 
     def sample(self, schedule: Mapping[str, Tensor]) -> RainbowBatch:
         """Draws one batch without waiting for the device; β is schedule["beta"]."""
-        index = draw_proportional(self.priorities, self.batch_size, self.generator)
-        weights = (1.0 / (self.priorities[index] + 1e-5)) ** schedule["beta"]
-        return self._read(index, weights / weights.max())
+        cumulative, u = _running_sum_and_draws(self.priorities, self.batch_size, self.generator)
+        return self._read(cumulative, u, schedule["beta"])
+
+    def _read_drawn(self, cumulative: Tensor, u: Tensor, beta: Tensor) -> RainbowBatch:
+        """The batch that the numbers u (B,) draw, with its importance weights; compiled as one function."""
+        index = _positions_at(cumulative, u)
+        weights = (1.0 / (self.priorities[index] + 1e-5)) ** beta
+        return self._read_at(index, weights / weights.max())
 
     def update_priorities(self, batch: RainbowBatch, priorities: Tensor | None) -> None:
         """Gives the sequences of a batch their new priorities (B,)."""
         if priorities is None:
             raise ValueError("priorities: None is not allowed; allowed: one priority per sequence of the batch")
-        self.priorities[batch.sequences.positions] = priorities.clamp(1e-6, 1e6) ** self.alpha
+        self._write(batch.sequences.positions, priorities)
+
+    def _write_priorities(self, index: Tensor, priorities: Tensor) -> None:
+        self.priorities[index] = priorities.clamp(1e-6, 1e6) ** self.alpha
 
     def positions(self, batch: RainbowBatch) -> dict[str, Tensor]:
         """The positions in the replay buffer at which the sequences of a batch start."""
         return {"sequences": batch.sequences.positions}
 
     def compile(self) -> None:
-        """Compiles the function that reads a batch."""
-        self._read = torch.compile(self._read)
+        """Compiles the functions that read a batch and write its priorities."""
+        self._read = torch.compile(self._read_drawn)
+        self._write = torch.compile(self._write_priorities)
 
     def state_dict(self) -> dict[str, Any]:
         """The priorities p^α and the number of entries that they account for."""

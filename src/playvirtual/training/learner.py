@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from playvirtual.agents.agent import Agent, Schedule
 from playvirtual.errors import InputError
 from playvirtual.replay.samplers import BatchSampler
+from playvirtual.training.compile_once import compile_once
 from playvirtual.training.cudagraph import CudaGraphs
 
 
@@ -35,24 +37,29 @@ class NonFiniteGuard:
         self._names: dict[int, list[str]] = {}
         self._losses: dict[int, Tensor] = {}  # kind → (losses,)
         self._positions: dict[int, dict[str, Tensor]] = {}
+        self._keep: Callable[..., None] = keep_until_bad
 
     def check(self, kind: int, metrics: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
         """Records one update unless an earlier one was not finite."""
         names = [name for name in metrics if name.startswith("loss")]
         if not names:
             raise InputError("metrics: an update has none whose name begins with 'loss'; allowed: at least one")
-        losses = torch.stack([metrics[name].float() for name in names])
         if kind not in self._names:
             self._names[kind] = names
-            self._losses[kind] = torch.zeros_like(losses)
+            self._losses[kind] = torch.zeros(len(names), device=self._count.device)
             self._positions[kind] = {name: torch.zeros_like(index) for name, index in positions.items()}
-        recorded = self._losses[kind]
-        torch.where(self._all_finite, losses, recorded, out=recorded)
-        for name, index in positions.items():
-            recorded = self._positions[kind][name]
-            torch.where(self._all_finite, index, recorded, out=recorded)
-        self._count.add_(self._all_finite)
-        self._all_finite.logical_and_(torch.isfinite(losses).all())
+        self._keep(
+            self._all_finite,
+            self._count,
+            [metrics[name] for name in names],
+            self._losses[kind],
+            list(positions.values()),
+            [self._positions[kind][name] for name in positions],
+        )
+
+    def compile(self) -> None:
+        """Compiles what is done in every update."""
+        self._keep = torch.compile(keep_until_bad)
 
     def found(self) -> NonFinite | None:
         """The first non-finite update, if there was one; waits for the device."""
@@ -72,33 +79,68 @@ class NonFiniteGuard:
         self._count.copy_(state["count"])
 
 
+def keep_until_bad(
+    all_finite: Tensor,  # () bool: so far
+    count: Tensor,  # () updates up to the first bad one
+    losses: Sequence[Tensor],  # () each
+    kept_losses: Tensor,  # (losses,)
+    positions: Sequence[Tensor],
+    kept_positions: Sequence[Tensor],
+) -> None:
+    """Keeps an update's losses and positions, in place, unless an earlier one had a loss that is not finite."""
+    stacked = torch.stack([loss.float() for loss in losses])
+    kept_losses.copy_(torch.where(all_finite, stacked, kept_losses))
+    for index, kept in zip(positions, kept_positions, strict=True):
+        kept.copy_(torch.where(all_finite, index, kept))
+    count.add_(all_finite)
+    all_finite.logical_and_(torch.isfinite(stacked).all())
+
+
+def add_metrics(sums: Tensor, metrics: Sequence[Tensor]) -> None:
+    """Adds an update's metrics, () each, and 1 for the update itself, in place."""
+    sums.add_(torch.stack([*(value.float() for value in metrics), sums.new_ones(())]))
+
+
 class Learner:
     """Updates the agent from batches of a sampler, on a GPU as one CUDA graph per kind of update; never waits for it.
 
-    `compile` is "off", "cudagraph" (capture updates on CUDA) or "full" (torch.compile first).
+    `compile` is "off", "cudagraph" (capture updates on CUDA) or "full" (torch.compile first). Processes on one machine
+    that give the same `compile_key` compile in turns, so that all but the first find the code compiled.
     """
 
-    def __init__(self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str) -> None:
+    def __init__(
+        self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str, compile_key: str = ""
+    ) -> None:
         self.agent, self.sampler = agent, sampler
         self.schedule = Schedule(agent.schedules, agent.device)
         self.updates = 0
         self.guard = NonFiniteGuard(agent.device)
         self._names: dict[int, list[str]] = {}  # kind → its metrics
         self._sums: dict[int, Tensor] = {}  # kind → (metrics + 1,): their sums, and the number of updates summed
-        self._one = torch.ones((), device=agent.device)
+        self._add_metrics: Callable[[Tensor, Sequence[Tensor]], None] = add_metrics
         self._since_metrics = 0  # updates
         self.launch: Callable[[int], None] = self.run_update
+        self._compiled: set[int] = set()  # kinds whose first update has compiled their code
+        self._compile_key = compile_key if agent.device.type == "cuda" and compile == "full" else ""
         if agent.device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # shapes never change, so searching for the best kernels pays
         if agent.device.type == "cuda" and compile != "off":
             if compile == "full":
                 agent.compile()
                 sampler.compile()
+                self.guard.compile()
+                self._add_metrics = torch.compile(add_metrics)
             self.launch = CudaGraphs(self.run_update, agent.device, [generator])
 
     def update(self) -> None:
         """One update; its metrics are summed on the device until `metrics` fetches them."""
-        self.launch(self.agent.update_pattern.kind(self.updates))
+        kind = self.agent.update_pattern.kind(self.updates)
+        if self._compile_key and kind not in self._compiled:
+            self._compiled.add(kind)
+            with compile_once(f"{self._compile_key}-{kind}", _compile_marks()):
+                self.launch(kind)
+        else:
+            self.launch(kind)
         self.updates += 1
         self._since_metrics += 1
 
@@ -109,10 +151,10 @@ class Learner:
         metrics, priorities = self.agent.update(batch, self.schedule)
         self.sampler.update_priorities(batch, priorities)
         self.guard.check(kind, metrics, self.sampler.positions(batch))
-        values = torch.stack([*metrics.values(), self._one]).float()
         if kind not in self._sums:  # not every kind of update has every metric
-            self._names[kind], self._sums[kind] = list(metrics), torch.zeros_like(values)
-        self._sums[kind].add_(values)
+            self._names[kind] = list(metrics)
+            self._sums[kind] = torch.zeros(len(metrics) + 1, device=self.agent.device)
+        self._add_metrics(self._sums[kind], list(metrics.values()))
 
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call; waits for the device."""
@@ -146,3 +188,10 @@ class Learner:
         for name, value in self.schedule.items():
             value.copy_(state["schedule"][name])
         self.guard.load_state_dict(state["guard"])
+
+
+def _compile_marks() -> Path:
+    """A folder in PyTorch's cache of compiled code, which disappears with it."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir  # takes seconds to import
+
+    return Path(cache_dir()) / "playvirtual"

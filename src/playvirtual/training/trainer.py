@@ -18,6 +18,7 @@ from playvirtual.envs.env import VectorStep
 from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
 from playvirtual.training.clock import Clock
+from playvirtual.training.compile_once import key_of
 from playvirtual.training.evaluation import Policy, Watcher, evaluate, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions
@@ -52,7 +53,9 @@ class Trainer:
             load_pretrained_encoder(self.agent, config.encoder_from)
         self.replay = _make_replay(config, self.env, device)
         self.sampler = self.agent.make_sampler(self.replay, self.generator)
-        self.learner = Learner(self.agent, self.sampler, self.generator, compile=config.compile)
+        self.learner = Learner(
+            self.agent, self.sampler, self.generator, compile=config.compile, compile_key=self._compile_key()
+        )
         cudagraph = config.compile != "off"
         self.policy = AsyncPolicy(self.agent, explore=True, cudagraph=cudagraph)
         self._greedy_policy = AsyncPolicy(self.agent, cudagraph=cudagraph)
@@ -62,6 +65,12 @@ class Trainer:
         self.episode_returns: list[float] = []  # of the episodes that ended since the last line of metrics
         self.last_return: float | None = None
         self._truncated_frame: npt.NDArray[np.uint8] | None = None  # the last frame of an episode, not stored yet
+
+    def _compile_key(self) -> str:
+        """Equal for runs whose updates compile to the same code, such as those of another seed or another game."""
+        c, env, replay = self.config, self.env, self.replay
+        shapes = (env.observation_shape, env.action_space, replay.capacity, c.environment)
+        return key_of(torch.__version__, c.agent, c.objective, c.precision, *shapes)
 
     def train(self, steps: int | None = None, after_step: Callable[[], object] = _do_nothing) -> None:
         """Takes `steps` agent steps, by default all that are left, each with the updates that are due.

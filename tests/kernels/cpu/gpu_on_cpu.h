@@ -17,6 +17,9 @@
 #include <vector>
 
 #define ON_CPU
+#ifndef TRANSPOSED
+#define TRANSPOSED false // see number_at
+#endif
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -129,6 +132,9 @@ static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4)
 static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
 static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
 static uint2 read_two(uint32_t at) { uint2 v; if (at % 8) abort(); memcpy(&v, at_shared(at, 8), 8); return v; }
+static void copy_or_clear(uint32_t at, const uint4 *from, bool wanted) {
+    write_shared(at, wanted ? *from : uint4{0, 0, 0, 0});
+}
 static void commit_copies() {}
 static void wait_copies_but_one() {}
 static void wait_copies() {}
@@ -246,12 +252,13 @@ static uint32_t two(float low, float high) { return round_bf16(low) | round_bf16
 static float low_of(uint32_t v) { return __uint_as_float(v << 16); }
 static float high_of(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
 
-// A matrix without swizzle whose 8 (row) × 16 byte blocks hold rows one after the other.
+// A matrix without swizzle whose 8 × 16 byte blocks hold rows one after the other or, TRANSPOSED, what is summed over.
 static float number_at(uint64_t matrix, int row, int k) {
     const uint32_t start = (uint32_t)(matrix & 0x3fff) << 4, along_k = (uint32_t)(matrix >> 16 & 0x3fff) << 4;
     const uint32_t rows = (uint32_t)(matrix >> 32 & 0x3fff) << 4;
+    const int line = TRANSPOSED ? k : row, inside = TRANSPOSED ? row : k;
     uint16_t v;
-    memcpy(&v, at_shared(start + row % 8 * 16 + row / 8 * rows + k / 8 * along_k + k % 8 * 2, 2), 2);
+    memcpy(&v, at_shared(start + line % 8 * 16 + row / 8 * rows + k / 8 * along_k + inside % 8 * 2, 2), 2);
     return __uint_as_float((uint32_t)v << 16);
 }
 // One whose blocks of 16 bytes hold 8 rows each, one k after the other.

@@ -18,7 +18,7 @@ import torch
 from playvirtual.config.build import build
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
-from playvirtual.study.engines import mps
+from playvirtual.study.engines import local, mps
 from playvirtual.study.engines.local import LocalEngine
 from playvirtual.study.sweep.grids import Job
 from tests.waiting import HANG, wait_until
@@ -251,3 +251,28 @@ def test_the_gpus_are_those_of_the_device(tmp_path, control, monkeypatch, device
 
 def test_a_gpu_that_is_not_there_is_not_used(control):
     assert LocalEngine(1, device="cuda:2").gpus == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "gpu_mib", "per_gpu"),
+    [(64, 500, 141_000, 6), (16, 500, 141_000, 4), (64, 20, 141_000, 2), (64, 500, 12_000, 3), (1, 2, 1_000, 1)],
+)
+def test_by_default_as_many_runs_share_a_gpu_as_the_machine_carries(
+    tmp_path, control, monkeypatch, cores, gigabytes, gpu_mib, per_gpu
+):
+    """Two GPUs; the scarcest of cores, memory and GPU memory decides."""
+    told = tmp_path / "bin" / "nvidia-smi"
+    told.write_text(f"#!/bin/sh\necho {gpu_mib}\necho 141000\n")
+    told.chmod(0o755)
+    monkeypatch.setattr(local, "num_cores", lambda: cores)
+    pages = {"SC_PHYS_PAGES": int(gigabytes * 1e9 / 4096), "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(local.os, "sysconf", pages.__getitem__)
+    assert LocalEngine().workers == 2 * per_gpu
+    assert LocalEngine(per_gpu=3).workers == 6
+
+
+@pytest.mark.parametrize("why", ["off", "no program"])
+def test_without_mps_a_gpu_is_not_shared_by_default(tmp_path, control, why):
+    if why == "no program":
+        (tmp_path / "bin" / mps.PROGRAM).unlink()
+    assert LocalEngine(mps="off" if why == "off" else "auto").workers == 2

@@ -20,8 +20,11 @@ from playvirtual.study.engines.engine import Outcome
 from playvirtual.study.sweep.grids import Job
 
 STOP_SECONDS = 60.0  # that a run has to write its checkpoint when it is told to stop
+ASK_SECONDS = 20.0  # that nvidia-smi has to answer
 PR_SET_PDEATHSIG = 1
 BAD_INPUT = 2  # the exit code of `playvirtual` for bad input
+# Where runs share a GPU: more than these many gain little, and what each of them needs.
+MOST_PER_GPU, CORES_PER_RUN, HOST_BYTES_PER_RUN, GPU_MIB_PER_RUN = 6, 2, 4e9, 4_000
 
 
 @dataclass
@@ -44,18 +47,22 @@ class LocalEngine:
     minutes: it gives up its place, so that the next run trains meanwhile. On the CPU it keeps it.
 
     `device` says which GPUs: none with "cpu", one with "cuda:N", else all; a run sees only its own. Runs that share
-    a GPU do so under an MPS daemon that is started with the first of them and ended by `stop`; see mps.py.
+    a GPU do so under an MPS daemon that is started with the first of them and ended by `stop`; see mps.py. Without
+    `per_gpu` as many share one as `runs_per_gpu` says.
     """
 
     def __init__(
-        self, workers: int | None = None, per_gpu: int = 1, *, device: str = "auto", mps: str = "auto"
+        self, workers: int | None = None, per_gpu: int | None = None, *, device: str = "auto", mps: str = "auto"
     ) -> None:
         for name, value in (("workers", workers), ("per_gpu", per_gpu)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 1 or more")
         mps_daemon.check(mps)
         self.device, self.gpus = device, _visible_gpus(device)
-        self.workers = workers or (len(self.gpus) * per_gpu if self.gpus else num_cores())
+        if not self.gpus:
+            self.workers = workers or num_cores()
+        else:
+            self.workers = workers or len(self.gpus) * (per_gpu or runs_per_gpu(len(self.gpus), mps))
         self.threads = max(1, num_cores() // self.workers)
         self._children: list[_Child] = []
         self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # the first run starts the daemon
@@ -137,6 +144,26 @@ class LocalEngine:
             child.process.wait()
             child.log.close()
         self._children = []
+
+
+def runs_per_gpu(gpus: int, mps: str) -> int:
+    """How many runs share each of so many GPUs by default: under MPS as many as the machine carries, else one."""
+    if not mps_daemon.can_be_used(mps):
+        return 1
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    carried = [num_cores() / CORES_PER_RUN / gpus, host / HOST_BYTES_PER_RUN / gpus]
+    carried += [mebibytes / GPU_MIB_PER_RUN for mebibytes in _gpu_memory()]
+    return max(1, min(MOST_PER_GPU, *map(int, carried)))
+
+
+def _gpu_memory() -> list[float]:
+    """The MiB of every GPU of this machine by NVIDIA's own program; empty where it does not tell."""
+    words = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, timeout=ASK_SECONDS, check=True).stdout
+        return [float(line) for line in told.splitlines()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
 
 
 def log_file(job: Job) -> Path:

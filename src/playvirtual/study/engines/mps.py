@@ -26,6 +26,11 @@ def check(mode: str) -> None:
         raise InputError(f"mps: 'on' needs the program {PROGRAM}, which is not on the PATH; allowed: auto, off")
 
 
+def can_be_used(mode: str) -> bool:
+    """Whether runs on this machine would be clients of a daemon, the user's or one that is started for them."""
+    return mode != "off" and (shutil.which(PROGRAM) is not None or runs_already())
+
+
 def runs_already() -> bool:
     """Whether the user has started a daemon, which every run uses by default."""
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or ((DEFAULT_PIPES / "control").exists() and _answers())

@@ -1,0 +1,75 @@
+"""One process compiles an update; others that need the same wait for it and then find its code in PyTorch's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from playvirtual.messages import logger
+
+POLL_SECONDS = 0.2
+LONGEST_WAIT = 600.0  # seconds; a process that compiles for longer than this is not waited for
+
+
+def key_of(*facts: object) -> str:
+    """A file name that stands for compiled code: equal for two processes whose facts print alike."""
+    return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def compile_once(key: str, folder: Path) -> Iterator[None]:
+    """Around work that compiles what `key` stands for: one process on this machine does it at a time.
+
+    `folder` lies in the compiler's cache. A mark there says that the code has been compiled, and then nobody waits. A
+    process that dies while it compiles makes room for the next, and a folder that cannot be written stops nobody.
+    """
+    mark = folder / key
+    if mark.exists():
+        yield
+        return
+    logger.info("compiling the update, which takes up to a minute the first time on a machine")
+    with _lock(mark.with_suffix(".lock")) as descriptor:
+        if descriptor is not None and _is_held_elsewhere(descriptor):
+            logger.info("waiting for another run that compiles the same update")
+            _wait(descriptor, mark)
+        yield
+        with suppress(OSError):
+            mark.touch()
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[int | None]:
+    """A descriptor of the file that is locked, or None where it cannot be made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)  # gives the lock back
+
+
+def _is_held_elsewhere(descriptor: int) -> bool:
+    """Takes the lock unless another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    return False
+
+
+def _wait(descriptor: int, mark: Path) -> None:
+    """Until the code has been compiled, or this process has the lock and compiles it itself."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < deadline and not mark.exists() and _is_held_elsewhere(descriptor):
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,124 @@
+"""One process compiles at a time, nobody waits for code that is compiled, and nothing can make a run wait for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from playvirtual.config.build import build
+from playvirtual.training import compile_once as module
+from playvirtual.training.compile_once import compile_once, key_of
+from playvirtual.training.trainer import Trainer
+from tests.waiting import HANG
+
+FORK = multiprocessing.get_context("fork")
+
+
+def _compile(folder: Path, pipe: Connection) -> None:
+    """Says when it compiles, and ends when it is told to."""
+    with compile_once("key", folder):
+        pipe.send("compiling")
+        pipe.recv()
+    pipe.send("compiled")
+
+
+def _start(folder: Path) -> tuple[multiprocessing.process.BaseProcess, Connection]:
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_compile, args=(folder, theirs), daemon=True)
+    process.start()
+    return process, ours
+
+
+def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
+    first, to_first = _start(tmp_path)
+    assert to_first.poll(HANG)
+    assert to_first.recv() == "compiling"
+    second, to_second = _start(tmp_path)
+    assert not to_second.poll(0.6)  # three polls of the lock
+    to_first.send("end")
+    assert to_first.recv() == "compiled"
+    assert to_second.poll(HANG)
+    assert to_second.recv() == "compiling"
+    to_second.send("end")
+    for process in (first, second):
+        process.join(HANG)
+        assert process.exitcode == 0
+
+
+def test_a_killed_process_makes_room(tmp_path: Path) -> None:
+    first, to_first = _start(tmp_path)
+    assert to_first.recv() == "compiling"
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    first.join(HANG)
+    second, to_second = _start(tmp_path)
+    assert to_second.poll(HANG)
+    assert to_second.recv() == "compiling"
+    second.kill()
+    second.join(HANG)
+
+
+def test_nobody_waits_for_compiled_code(tmp_path: Path) -> None:
+    with compile_once("key", tmp_path):
+        pass
+    with compile_once("key", tmp_path):  # holds no lock
+        process, pipe = _start(tmp_path)
+        assert pipe.poll(HANG)
+        assert pipe.recv() == "compiling"
+        process.kill()
+        process.join(HANG)
+
+
+def test_work_that_fails_is_not_marked_as_compiled(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), compile_once("key", tmp_path):
+        raise ZeroDivisionError
+    assert not (tmp_path / "key").exists()
+    with compile_once("key", tmp_path):
+        assert not (tmp_path / "key").exists()
+    assert (tmp_path / "key").exists()
+
+
+def test_a_process_that_compiles_for_too_long_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, pipe = _start(tmp_path)
+    assert pipe.recv() == "compiling"
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0.3)
+    began = time.monotonic()
+    with compile_once("key", tmp_path):
+        assert time.monotonic() - began >= 0.3
+    process.kill()
+    process.join(HANG)
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    done = []
+    with compile_once("key", tmp_path / "cache"):
+        done.append("compiled")
+    assert done == ["compiled"]
+
+
+def test_keys_are_equal_for_other_seeds_and_not_for_other_shapes() -> None:
+    settings = {"steps": 200, "learning_starts": 100, "device": "cpu", "batch_size": 4}
+    keys = {
+        name: _key(**{**settings, **changes})
+        for name, changes in {"one": {}, "seed": {"seed": 2}, "batch": {"batch_size": 5}, "K": {"K": 2}}.items()
+    }
+    assert keys["one"] == keys["seed"]
+    assert len({keys["one"], keys["batch"], keys["K"]}) == 3
+    assert key_of("a", "bc") != key_of("ab", "c")
+
+
+def _key(**settings: object) -> str:
+    trainer = Trainer(build("toy/catch", **settings))
+    try:
+        return trainer._compile_key()
+    finally:
+        trainer.close()
