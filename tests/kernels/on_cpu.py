@@ -16,6 +16,7 @@ import playvirtual
 HERE = Path(__file__).with_name("cpu")
 KERNELS = Path(playvirtual.__file__).with_name("kernels")
 ROLLOUTS = ("rollout_forward", "rollout_backward", "pack_filters")
+GRADIENTS = ("parameter_gradients", "add_partials")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
@@ -39,20 +40,26 @@ def library(
 
 
 def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
-    """Lets `rollout_hopper` launch on the CPU, as if it had so many SMs."""
-    from playvirtual.kernels import cuda_module, rollout_hopper
+    """Lets rollouts and their parameters' gradients launch on the CPU, as if it had so many SMs."""
+    from playvirtual.kernels import cuda_module, gradients_hopper, hopper, rollout_hopper
 
-    def launcher(shape: Any, device: torch.device) -> Any:
-        def launch(name: str, grid: int, block: int, shared: int, arguments: list[Any]) -> None:
+    def launcher(kernels: ctypes.CDLL) -> Any:
+        def launch(name: str, grid: int, block: int, shared: int, arguments: list[Any], **_options: bool) -> None:
             pointers, _kept = cuda_module.packed(arguments)
-            constants = (("WARPGROUPS", shape.warpgroups), ("SW", shape.states))
-            kernels = library("rollout_hopper.cu", constants, ROLLOUTS)
             assert kernels.launch_on_cpu(name.encode(), grid, block, shared, pointers, int(lazy)) == 0
 
         return launch
 
-    monkeypatch.setattr(rollout_hopper, "_launcher", launcher)
-    monkeypatch.setattr(rollout_hopper, "_processors", lambda device: processors)
+    def rollouts(shape: Any, device: torch.device) -> Any:
+        constants = rollout_hopper.constants(shape.warpgroups, shape.states)
+        return launcher(library("rollout_hopper.cu", tuple(constants.items()), ROLLOUTS))
+
+    def gradients(device: torch.device) -> Any:
+        return launcher(library("gradients_hopper.cu", (), GRADIENTS))
+
+    monkeypatch.setattr(rollout_hopper, "_launcher", rollouts)
+    monkeypatch.setattr(gradients_hopper, "_launcher", gradients)
+    monkeypatch.setattr(hopper, "processors", lambda device: processors)
 
 
 def use_cpu_for_others(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:

@@ -28,14 +28,16 @@ class CudaModule:
         self._module = c_void_p()
         _driver("cuModuleLoadData", byref(self._module), image)
         self._functions: dict[str, c_void_p] = {}
+        self._shared: dict[str, int] = {}  # the most shared memory that each was allowed
 
     def _function(self, name: str, shared: int) -> c_void_p:
         if name not in self._functions:
             function = c_void_p()
             _driver("cuModuleGetFunction", byref(function), self._module, name.encode())
-            if shared:
-                _driver("cuFuncSetAttribute", function, MAX_SHARED, c_int(shared))
             self._functions[name] = function
+        if shared > self._shared.get(name, 0):
+            _driver("cuFuncSetAttribute", self._functions[name], MAX_SHARED, c_int(shared))
+            self._shared[name] = shared
         return self._functions[name]
 
     def resident(self, name: str, block: int, shared: int) -> int:

@@ -3,6 +3,14 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+// A state of a rollout is 7×7 positions of 64 channels, in global memory (49 positions, 64 channels) or, where only these kernels
+// read it, as "fragments": what each thread of a warpgroup holds of it as a product's results or left operand. Those
+// are words of two columns, 2·(lane % 4) and the next, for channels 16·warp + lane / 4 and that + 8, of 7 rows:
+// (3, 128, 4) words for two rows each and then (128, 2) for the last row. The eighth column is 0.
+constexpr int POSITIONS = 49;
+constexpr int CHUNKS = POSITIONS * 8;     // uint4 of one state in global memory
+constexpr int FRAGMENT = 3 * 128 + 64;    // uint4 of one state's fragments
+
 #ifndef ON_CPU
 __device__ __forceinline__ void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -13,6 +21,11 @@ __device__ __forceinline__ void bar_arrive(int id, int threads) {
 __device__ __forceinline__ u32 shared_base() {
     extern __shared__ __align__(128) unsigned char shared[];
     return (u32)__cvta_generic_to_shared(shared);
+}
+__device__ __forceinline__ uint2 read_two(u32 at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+    return v;
 }
 __device__ __forceinline__ uint4 read_shared(u32 at) {
     uint4 v;
@@ -41,6 +54,27 @@ __device__ __forceinline__ void copy_or_clear(u32 at, const uint4 *from, bool wa
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void wait_copies_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void init_barrier(u32 at, u32 count) { // one in shared memory, of so many arrivals
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
+__device__ __forceinline__ void arrive_at(u32 at) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0];\n}" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ void arrive_after_copies(u32 at) { // once this thread's copies have come
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ bool passed(u32 at, u32 parity) { // whether the phase of this parity is over
+    u32 v;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(v) : "r"(at), "r"(parity) : "memory");
+    return v != 0;
+}
+template <int COUNT> __device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> __device__ __forceinline__ void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 __device__ __forceinline__ void store_if(bool wanted, uint4 *at, uint4 v) { // without a branch, amid products
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
                      (int)wanted),
@@ -76,6 +110,9 @@ __device__ __forceinline__ void publish_shared() { // what threads wrote becomes
 __device__ __forceinline__ void hide(u32 &a) { asm volatile("" : "+r"(a)); }
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_products_but_one() { // all groups but the last one that was committed
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
 __device__ __forceinline__ float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 __device__ __forceinline__ u32 warp_max(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
 __device__ __forceinline__ u32 warp_min(u32 v) { return __reduce_min_sync(0xffffffffu, v); }

@@ -73,11 +73,15 @@ def _fits(name: str, kernel: Kernel, device: int) -> bool:
         return False
 
 
-def source(name: str, constants: dict[str, int], columns: int = 0, *, transposed: bool = False) -> str:
-    """The kernels' source in this folder, for these constants and, if any, products of so many columns."""
+def source(
+    name: str, constants: dict[str, int], columns: int = 0, *, transposed: bool = False, own_products: str = ""
+) -> str:
+    """The kernels' source in this folder, for these constants and, if any, products of so many columns or its own."""
     folder = Path(__file__).parent
+    if columns:
+        own_products = products(columns, transposed=transposed)
     values = "".join(f"constexpr int {key} = {value};\n" for key, value in constants.items())
-    parts = [(folder / "hopper.cuh").read_text(), values, products(columns, transposed=transposed) if columns else ""]
+    parts = [(folder / "hopper.cuh").read_text(), values, own_products]
     return "".join([*parts, (folder / name).read_text()])
 
 
