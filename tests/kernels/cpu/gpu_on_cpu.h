@@ -48,7 +48,7 @@ struct Product {
 };
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
+    char *stack = nullptr; // while it has begun and is not done
     int block, thread;
     bool done = false;
     std::vector<Product> waiting;
@@ -82,6 +82,23 @@ static void enter() {
     swapcontext(&now->context, &scheduler);
 }
 
+constexpr size_t STACK = 128 << 10;
+static std::vector<std::unique_ptr<char[]>> stacks;
+static std::vector<char *> free_stacks; // of threads that are done, for those that begin
+
+static void begin(Fiber &fiber) {
+    if (free_stacks.empty()) {
+        stacks.push_back(std::make_unique<char[]>(STACK));
+        free_stacks.push_back(stacks.back().get());
+    }
+    fiber.stack = free_stacks.back();
+    free_stacks.pop_back();
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack, fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, enter, 0);
+}
+
 static void run_grid(int grid, int block, int shared, std::function<void()> f) {
     body = std::move(f);
     gridDim.x = grid, blockDim.x = block;
@@ -91,23 +108,30 @@ static void run_grid(int grid, int block, int shared, std::function<void()> f) {
     for (int b = 0; b < grid; ++b)
         for (int t = 0; t < block; ++t) {
             auto fiber = std::make_unique<Fiber>();
-            fiber->stack.resize(128 << 10), fiber->block = b, fiber->thread = t;
-            getcontext(&fiber->context);
-            fiber->context.uc_stack.ss_sp = fiber->stack.data(), fiber->context.uc_stack.ss_size = fiber->stack.size();
-            fiber->context.uc_link = nullptr;
-            makecontext(&fiber->context, enter, 0);
+            fiber->block = b, fiber->thread = t;
             fibers.push_back(std::move(fiber));
         }
     int idle = 0; // rounds in which every thread only looked whether something had come
     for (bool open = true; open;) {
-        open = false, moved = false;
-        for (auto &fiber : fibers)
-            if (!fiber->done) {
-                open = true;
-                now = fiber.get(), threadIdx.x = now->thread, blockIdx.x = now->block;
-                swapcontext(&scheduler, &now->context);
-            }
-        idle = moved ? 0 : idle + 1;
+        open = false;
+        bool advanced = false;
+        for (int b = 0; b < grid; ++b) {
+            // As far as a block comes by itself, so that few threads have begun and are not done.
+            do {
+                moved = false;
+                for (int t = 0; t < block; ++t) {
+                    Fiber &fiber = *fibers[b * block + t];
+                    if (fiber.done) continue;
+                    if (!fiber.stack) begin(fiber);
+                    now = &fiber, threadIdx.x = t, blockIdx.x = b;
+                    swapcontext(&scheduler, &now->context);
+                    if (fiber.done) free_stacks.push_back(fiber.stack);
+                    else open = true;
+                }
+                advanced |= moved;
+            } while (moved);
+        }
+        idle = advanced ? 0 : idle + 1;
         if (idle == 1000) fprintf(stderr, "deadlock\n"), abort();
     }
 }
