@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from playvirtual.agents.agent import Agent, Schedule
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
 from playvirtual.training.cudagraph import CudaGraphs
 
@@ -112,6 +112,8 @@ class Learner:
         values = torch.stack([*metrics.values(), self._one]).float()
         if kind not in self._sums:  # not every kind of update has every metric
             self._names[kind], self._sums[kind] = list(metrics), torch.zeros_like(values)
+        if self._names[kind] != list(metrics):
+            raise InputError(f"checkpoint: it has metrics of another agent, {shown(self._names[kind])}")
         self._sums[kind].add_(values)
 
     def metrics(self) -> dict[str, float]:
@@ -141,6 +143,8 @@ class Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` gave; to be called before the first update."""
         self.updates, self._since_metrics = state["updates"], state["since_metrics"]
+        if any(saved["sums"].shape != (len(saved["names"]) + 1,) for saved in state["sums"].values()):
+            raise ValueError("sums: not one for every metric")
         self._names = {int(kind): list(saved["names"]) for kind, saved in state["sums"].items()}
         self._sums = {int(kind): saved["sums"].to(self.agent.device) for kind, saved in state["sums"].items()}
         for name, value in self.schedule.items():

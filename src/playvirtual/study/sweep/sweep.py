@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
 
+from playvirtual import files
 from playvirtual.config.schema import differences, from_dict
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
@@ -58,13 +59,13 @@ class Changed(InputError):
 
 def state(job: Job) -> State:
     """Whether the job's run is new, started or finished; raises if its folder holds another configuration's run."""
-    if not (job.path / "config.json").exists():
+    if files.kind(job.path / "config.json", "run") is None:
         return "new"
     try:
         record, evaluations = RunFolder(job.path).record(), jsonl.lines(job.path, "evaluations")
         finished = bool(evaluations) and evaluations[-1]["step"] >= job.config.steps
         changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
     if changed:
         raise Changed(
@@ -165,7 +166,7 @@ class _Sweep:
             self._waiting.remove(job)
             self._running[job.path] = job
             self._attempts[job.path] = self._attempts.get(job.path, 0) + 1
-            self._from_scratch[job.path] = not (job.path / "timing.jsonl").exists()
+            self._from_scratch[job.path] = files.kind(job.path / "timing.jsonl", "run") is None
             self._engine.start(job)
 
     def show_running(self) -> None:
