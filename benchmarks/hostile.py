@@ -44,7 +44,7 @@ GYM = [*SMALL, "--M=1", "--kernel-sizes=3", "--strides=1", "--image-size=10", "-
 
 # Reads commands and answers with the process number and the exit code of each.
 SERVER = """
-import ctypes, json, os, runpy, sys
+import contextlib, ctypes, gc, json, os, runpy, sys, traceback
 import torch._dynamo, matplotlib.pyplot, gymnasium, safetensors.torch, rich.progress
 import playvirtual.api, playvirtual.cli.main, playvirtual.study.report.report, playvirtual.study.sweep.plan
 import playvirtual.study.probes.probe, playvirtual.study.engines.local, playvirtual.training.video
@@ -58,15 +58,31 @@ def become(words, cwd, out, err, bound):
         os.dup2(opened, descriptor)
         os.close(opened)
     if bound:  # permissions bind root too once it has no capabilities
-        ctypes.CDLL(None).capset(ctypes.byref((ctypes.c_uint32 * 2)(0x20080522, 0)), ctypes.byref((ctypes.c_uint32 * 6)()))
+        header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        ctypes.CDLL(None).capset(ctypes.byref(header), ctypes.byref(none))
     sys.argv = ["playvirtual", *words]
     sys.path[0] = cwd
-    runpy.run_module("playvirtual", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("playvirtual", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # taking the interpreter down would take longer than most commands
+
+# What commands do first, once and here: it is the same for all.
+warm_up = ["list tasks", "evaluate nowhere", "train toy/catch --K=-3", "train toy/reach --K=-3", "train gym/x:y --K=-3"]
+with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
+    for words in [*warm_up, "sweep toy --dry-run --seeds=1 --out nowhere"]:
+        playvirtual.cli.main.main(words.split())
+gc.collect()
+gc.freeze()
 
 while line := sys.stdin.readline():
     if not (child := os.fork()):
         become(**json.loads(line))
-        sys.exit()
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """

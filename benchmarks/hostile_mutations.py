@@ -422,24 +422,20 @@ TEXTS = (
     "inf",
     "-inf",
     "1e400",
+    "\ud800",
     "9" * 30,
     "9" * 5000,
-    "\ud800",
 )
 HUGE = ("100000000", "2147483647", "2147483648")  # of sizes: what no memory holds
-SIZES = tuple(
-    ["--M", "--batch-size", "--hidden", "--channels", "--dynamics-hidden", "--frame-stack", "--atoms", "--latent"]
-)
-SIZES_REACH = tuple(
-    ["--M", "--batch-size", "--auxiliary-batch-size", "--hidden", "--latent", "--projection-hidden", "--image-size"]
-)
+SIZES = ("M", "batch-size", "hidden", "channels", "dynamics-hidden", "frame-stack", "atoms", "latent")
+SIZES_REACH = ("M", "batch-size", "auxiliary-batch-size", "hidden", "latent", "projection-hidden", "image-size")
 OTHERS = tuple(
     f"--{name}"
     for names in (
         "seed device threads compile precision log-every checkpoint-every capacity stack-fill action-repeat step-unit",
         "max-episode-frames reward-clip K lambda-pred i-end metric virtual-actions sigma constraint method preset log",
         "encoder-from learning-rate discount n-step v-max kernel-sizes strides eval-envs grayscale eval-epsilon",
-        "learning-starts noisy-sigma max-grad-norm priority-exponent image-size updates-per-step nonsense run-dir",
+        "learning-starts noisy-sigma max-grad-norm priority-exponent image-size updates-per-step nonsense",
     )
     for name in names.split()
 )
@@ -450,7 +446,7 @@ def bad_flags(chance: random.Random, small: list[str], reach: list[str]) -> tupl
     if chance.random() < 0.35:
         task, flags, sizes = chance.choice([("toy/catch", small, SIZES), ("toy/reach", reach, SIZES_REACH)])
         flag, value = chance.choice(sizes), chance.choice(HUGE)
-        return ["train", task, *flags, "--quiet", "--run-dir", "new", f"{flag}={value}"], f"size {flag}={value}"
+        return ["train", task, *flags, "--quiet", "--run-dir", "new", f"--{flag}={value}"], f"size {flag}={value}"
     text = chance.choice(TEXTS)
     if chance.random() < 0.6:
         flag = chance.choice(OTHERS)

@@ -67,7 +67,7 @@ def check_intervals(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, bool | str):
                 continue
-            if not math.isfinite(number):
+            if isinstance(number, float) and not math.isfinite(number):
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(low, high)}")
             if low is not None and number < low:
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, high)}")

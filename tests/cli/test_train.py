@@ -105,7 +105,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_the_numbers(
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    numbers = r"about [\d,]+\.\d GiB are needed \(.*%s.*\), [\d,]+\.\d GiB are free; what decides it: " % part
+    numbers = rf"about [\d,]+\.\d GiB are needed \(.*{part}.*\), [\d,]+\.\d GiB are free; what decides it: "
     assert re.match(f"playvirtual: error: memory: {numbers}", err), err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
