@@ -89,6 +89,8 @@ class Exits(Good):
     def ends(self):
         if self.bad(): raise SystemExit("bye")
         return False
+class Endless(Good):
+    def ends(self): return False
 class Box(Good):
     action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 class NoActions(Good):
@@ -102,7 +104,18 @@ for name, kind in list(globals().items()):
 """
 FOREIGN_NAMES = (
     *("NanReward", "InfiniteReward", "HugeReward", "NoReward", "TextReward", "ManyRewards", "OtherShape", "OtherType"),
-    *("OtherRange", "NoImage", "Raises", "RaisesInReset", "OldStep", "RejectsActions", "Exits", "Box", "NoActions"),
+    *(
+        "OtherRange",
+        "NoImage",
+        "Raises",
+        "RaisesInReset",
+        "OldStep",
+        "RejectsActions",
+        "Exits",
+        "Box",
+        "NoActions",
+        "Endless",
+    ),
     *("NoPixels", "Missing"),
 )
 
