@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 import hostile_mutations as mutations
 from script import Parser, run, whole
 
-TIME_LIMIT = 60.0  # seconds of one case
+TIME_LIMIT = 30.0  # seconds of one case
 MEMORY_LIMIT = 3 * 2**30  # bytes of one case: more than that would be killed on a small machine
 
 SMALL = ["--steps=40", "--learning-starts=20", "--K=2", "--eval-episodes=2", "--eval-every=20", "--log-every=10"]
-SMALL += ["--checkpoint-every=10", "--hidden=16", "--channels=4", "--batch-size=4", "--capacity=100", "--device=cpu"]
+SMALL += ["--checkpoint-every=10", "--hidden=16", "--channels=4", "--batch-size=4", "--capacity=60", "--device=cpu"]
 REACH = [*SMALL, "--M=1", "--auxiliary-batch-size=4", "--kernel-sizes=3", "--strides=2", "--image-size=12"]
 GYM = [*SMALL, "--M=1", "--kernel-sizes=3", "--strides=1", "--image-size=10", "--threads=1"]
 
@@ -192,6 +192,10 @@ class Outcome:
     case: Case
     detail: str = ""
     seconds: float = 0.0
+
+    def __str__(self) -> str:
+        words = " ".join(word if len(word) < 100 else word[:100] + "…" for word in self.case.words)
+        return f"{self.number}: {self.kind}: {words!r}; {self.case.about!r}: {self.detail!r}"
 
 
 @dataclass
@@ -450,11 +454,8 @@ def try_case(number: int, seed: int, server: Server, originals: Path, folder: Pa
     return outcome
 
 
-def try_cases(
-    numbers: list[int], seed: int, source: Path, folder: Path, show: Callable[[Outcome], object], jobs: int = 1
-) -> Tally:
+def try_cases(numbers: list[int], seed: int, source: Path, folder: Path, jobs: int) -> Tally:
     """Tries these cases on the version in `source`, `jobs` at a time; `folder` is a scratch folder."""
-    folder.chmod(0o755)
     originals = folder / "originals"
     originals.mkdir()
     servers = [Server(source, folder) for _ in range(jobs)]
@@ -466,22 +467,15 @@ def try_cases(
             for number in numbers[at::jobs]:
                 outcome = try_case(number, seed, servers[at], originals, folder / f"case-{at}")
                 tally.outcomes.append(outcome)
-                show(outcome)
+                if outcome.kind != "fine":
+                    print(outcome, flush=True)
 
         with ThreadPoolExecutor(jobs) as threads:
             list(threads.map(work, range(jobs)))
     finally:
         for server in servers:
             server.close()
-    tally.outcomes.sort(key=lambda outcome: outcome.number)
     return tally
-
-
-def show_bad(outcome: Outcome) -> None:
-    """Prints a case that did not end well."""
-    if outcome.kind != "fine":
-        words = " ".join(word if len(word) < 100 else word[:100] + "…" for word in outcome.case.words)
-        print(f"{outcome.number}: {outcome.kind}: {words!r}; {outcome.case.about!r}: {outcome.detail!r}", flush=True)
 
 
 def main() -> int:
@@ -502,7 +496,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         jobs = min(options.jobs, len(numbers))
-        tally = try_cases(numbers, options.seed, options.src.resolve(), folder, show_bad, jobs)
+        tally = try_cases(numbers, options.seed, options.src.resolve(), folder, jobs)
     finally:
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -505,6 +505,7 @@ TOML_VALUES = (
 def spoil_grid(chance: random.Random, file: Path, folder: Path) -> str:
     """Makes the grid of a sweep bad."""
     (folder / VICTIM).write_text("precious")
+    (folder / "evil.py").write_text(f"open({str(folder / 'executed')!r}, 'w').close()\n")
     text = file.read_text()
     if chance.random() < 0.25:
         return spoil_bytes(chance, file, folder)

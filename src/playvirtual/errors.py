@@ -81,11 +81,13 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def writing(field: str, path: Path) -> Iterator[None]:
-    """Turns an OSError while writing to `path`, which the option `field` names, into an InputError."""
+    """Turns an error while writing to `path`, which the option `field` names and may be no path, into an InputError."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(
             f"{field}: {shown(path)} cannot be written: {reason}; allowed: where files can be made"
         ) from None

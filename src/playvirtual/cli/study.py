@@ -133,18 +133,18 @@ def add_report(commands: Any) -> None:
 
 def _first_config(words: Sequence[str]) -> Config:
     """The configuration whose options and defaults `sweep` shows: that of its first task, as far as words tell."""
-    from playvirtual.envs import check_trusted
     from playvirtual.study.sweep.experiments import suite
-    from playvirtual.study.sweep.grids import load
+    from playvirtual.study.sweep.grids import check_trusted_suites, load
 
     if words[:1] != ["sweep"]:
         return base(DEFAULT_TASK)
     options, _ = first_look(words[1:], _sweep_arguments)
     try:
-        suites = [options.suite] if options.suite else load(options.experiment or "").suites
-        task = suite(suites[0] if suites else DEFAULT_TASK)[0].task
-        check_trusted(task, "the grid", trust_env=options.trust_env or bool(options.suite))
-        return base(task)
+        suites: Sequence[str] = [options.suite]
+        if not options.suite:
+            check_trusted_suites(grid := load(options.experiment or ""), trust_env=options.trust_env)
+            suites = grid.suites
+        return base(suite(suites[0] if suites else DEFAULT_TASK)[0].task)
     except InputError:  # reported with more detail when the sweep is planned
         return base(DEFAULT_TASK)
 

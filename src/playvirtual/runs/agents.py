@@ -27,6 +27,8 @@ from playvirtual.runs.state import all_finite, to_bytes, unflatten_state
 WEIGHTS, RECORD = "weights.safetensors", "agent.json"  # what acting needs: a checkpoint and an export have them
 POLICY_FILES = (WEIGHTS, RECORD)
 STATE, STATE_TREE = "state.safetensors", "state.json"  # the state of training, which an export lacks
+# What building an agent, or loading a state into it, raises where the two do not belong together.
+MISFITS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 MOST_ACTIONS = 2**20  # discrete ones, or dimensions of continuous ones
 
 
@@ -114,7 +116,7 @@ def _fitting(path: Path) -> Iterator[None]:
         yield
     except (InputError, torch.OutOfMemoryError):
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+    except MISFITS as error:
         raise unusable(path, error) from None
 
 

@@ -16,7 +16,7 @@ from playvirtual.errors import InputError
 from playvirtual.messages import logger
 from playvirtual.replay.snapshot import restore_snapshot, snapshot_files
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import STATE, STATE_TREE, policy_files, read_state, unusable
+from playvirtual.runs.agents import MISFITS, STATE, STATE_TREE, policy_files, read_state, unusable
 from playvirtual.runs.checkpoint import Content
 from playvirtual.runs.state import all_finite, check_like, flatten_state, to_bytes
 from playvirtual.training.trainer import Trainer
@@ -67,7 +67,7 @@ def restore(trainer: Trainer, path: Path) -> RunPosition:
         restore_snapshot(trainer.replay, lambda name: checkpoint.read(path, name))
     except (InputError, torch.OutOfMemoryError):
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, zlib.error) as error:
+    except (*MISFITS, zlib.error) as error:
         raise unusable(path, error) from None
     threads = num_threads(trainer.device)
     if threads != threads_before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from playvirtual.study.settings import other_results
 from playvirtual.study.sweep import time as sweep_time
 from playvirtual.study.sweep.grids import Job
 
+LEAST_FREE = 2**14  # bytes of a disk: with less it counts as full
 POLL_SECONDS = 0.5  # that one wait for the engine takes at most
 
 State = Literal["new", "started", "finished"]
@@ -182,6 +184,7 @@ class _Sweep:
     def end(self, outcome: Outcome) -> None:
         """Records how a stage of a run ended; a failed one waits for its next attempt or is given up."""
         job, error, bad_input = outcome
+        error = error and error + _full_disk(job.path.parent)
         self._show(job)
         seconds = time.monotonic() - self._shown.pop(job.path)
         del self._running[job.path]
@@ -212,6 +215,15 @@ class _Sweep:
             self._waiting.remove(job)
             self._display.ended(job, reason := f"needs {path}, which has failed", again=False)
             self.give_up(job.path, reason)
+
+
+def _full_disk(folder: Path) -> str:
+    """A note if the disk is full: then a run could not even write its error into its log."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    return f" (No space left on the disk of {str(folder)!r})" if free < LEAST_FREE else ""
 
 
 @contextmanager
