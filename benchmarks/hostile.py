@@ -404,9 +404,12 @@ def changed(before: Snapshot, after: Snapshot, writes: tuple[str, ...]) -> list[
 
 
 def lost_lines(before: Snapshot, after: Snapshot, run: Path) -> list[str]:
-    """The logs of a run folder of which a complete line is neither there any more nor in a copy beside it."""
+    """The logs of a run folder of which a complete line is neither there any more nor in a copy beside it.
+
+    timing.jsonl is left out: its lines after a checkpoint are written again with other times.
+    """
     lost = []
-    for name in ("metrics", "evaluations", "timing"):
+    for name in ("metrics", "evaluations"):
         file = f"{run}/{name}.jsonl"
         data = before.get(file, (0, None))[1]
         if not isinstance(data, bytes):

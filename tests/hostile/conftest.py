@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import playvirtual
+from tests.waiting import HANG
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 SOURCE = Path(playvirtual.__file__).parents[1]
@@ -38,9 +39,9 @@ class Commands:
         source, target = self.originals / name, self.folder / to
         return Path(shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target))
 
-    def run(self, *words: str, bound: bool = False) -> Any:
+    def run(self, *words: str, bound: bool = False, seconds: float = HANG) -> Any:
         """Runs a command in the test's folder; `bound`: by permissions, also as root."""
-        return self.server.run(list(words), self.folder, bound=bound)
+        return self.server.run(list(words), self.folder, bound=bound, seconds=seconds)
 
     def complaint(self, *words: str, code: int = 2, bound: bool = False) -> str:
         """The one line that a command ends with, which must have that exit code and print nothing else but messages."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.conftest import Commands, hostile
+from tests.waiting import HANG
 
 pytestmark = pytest.mark.slow(seconds=2)
 
@@ -41,11 +42,11 @@ def test_what_comes_from_an_environment_is_checked(name: str, commands: Commands
 def test_an_environment_that_never_ends_is_truncated_with_a_notice(commands: Commands) -> None:
     commands.copy("foreign.py", "foreign.py")
     flags = ["--eval-every=0", "--eval-episodes=1", "--quiet", "--run-dir", "new"]
-    ended = commands.run("train", "gym/foreign:Endless-v0", *hostile.GYM, *flags)
+    ended = commands.run("train", "gym/foreign:Endless-v0", *hostile.GYM, *flags, seconds=HANG)
     assert (ended.code, ended.killed) == (0, "")
     assert ended.err == (
         "playvirtual: gym/foreign:Endless-v0 has no time limit of its own: episodes that are scored are truncated "
-        "after 10,000 frames; --max-episode-frames sets another limit\n"
+        "after 5,000 frames; --max-episode-frames sets another limit\n"
     )
     line = json.loads(Path(commands.folder, "new", "evaluations.jsonl").read_text())
-    assert line["returns"] == [10_000.0]
+    assert line["returns"] == [5_000.0]

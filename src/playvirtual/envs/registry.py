@@ -55,7 +55,7 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
-EVALUATION_LIMIT = 10_000  # frames of an episode that is scored, where neither task nor options limit it
+EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
