@@ -45,7 +45,7 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
             raise InputError(f"{name}: {shown(value)} is not allowed; allowed: true, false")
         return words[str(value).lower()]
     if kind is str:
-        if not isinstance(value, str | int | float) or "\0" in str(value):
+        if value is None or isinstance(value, list | tuple | dict) or "\0" in str(value):
             raise InputError(f"{name}: {shown(value)} is not allowed; allowed: text")
         return str(value)
     try:

@@ -219,6 +219,15 @@ def test_a_forged_state_with_the_right_checksum(name: str, value: Any, commands:
     assert logs(run) == before
 
 
+def test_a_damaged_older_checkpoint_does_not_end_the_next_save(commands: Commands) -> None:
+    """Files of the older checkpoint are linked into the next one, as far as its manifest can be read."""
+    run = commands.copy("begun-catch")
+    (run / "checkpoints" / "step-000000030" / "manifest.json").write_text('{"weights.safetensors": [[]]}')
+    ended = commands.run("train", "--resume", "run", "--quiet")
+    assert ended.code == 0, ended
+    assert [p.name for p in sorted((run / "checkpoints").iterdir())] == ["step-000000050", "step-000000060"]
+
+
 @pytest.mark.parametrize("name", ["run.lock", "metrics.jsonl", "probes.partial"])
 def test_a_link_in_a_run_folder_leads_no_writing_elsewhere(name: str, commands: Commands) -> None:
     run, precious = commands.copy("begun-catch"), commands.folder / "precious"

@@ -45,7 +45,7 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
         write_folder(partial, contents, reuse=earlier[0] if len(earlier) >= KEPT else None)
         shutil.rmtree(final, ignore_errors=True)  # only a damaged one can exist
         partial.rename(final)
-    except OSError:
+    except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     fsync(final.parent)
@@ -55,7 +55,10 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
 
 def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: Path | None = None) -> None:
     """Writes files and their manifest into an empty folder, all synced."""
-    known = _manifest(reuse) if reuse is not None and (reuse / MANIFEST).is_file() else {}
+    known: dict[str, str] = {}
+    if reuse is not None:
+        with suppress(InputError):  # nothing of a damaged checkpoint is used again
+            known = _manifest(reuse)
 
     def put(item: tuple[str, Content]) -> tuple[str, str]:
         """Writes one file; returns its name and checksum."""
