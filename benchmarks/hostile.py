@@ -443,15 +443,17 @@ def judge(number: int, case: Case, ended: Ended, before: Snapshot, after: Snapsh
     return Outcome(number, "fine", case, errors[0] if errors else "")
 
 
-def try_case(number: int, seed: int, server: Server, originals: Path, folder: Path) -> Outcome:
-    """Makes one case in `folder`, runs it and judges it."""
+def try_case(
+    number: int, seed: int, server: Server, originals: Path, folder: Path, seconds: float = TIME_LIMIT
+) -> Outcome:
+    """Makes one case in `folder`, runs it for at most so long, and judges it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     folder.chmod(0o777)
     case = make_case(number, seed, originals, folder)
     before = snapshot(folder)
     began = time.monotonic()
-    ended = server.run(case.words, folder, bound=case.bound)
+    ended = server.run(case.words, folder, bound=case.bound, seconds=seconds)
     outcome = judge(number, case, ended, before, snapshot(folder))
     outcome.seconds = time.monotonic() - began
     return outcome

@@ -265,6 +265,17 @@ def test_a_module_that_only_a_run_folder_names_is_not_imported_without_a_word(
     assert (commands.folder / "executed").exists()
 
 
+def test_the_command_that_resumes_a_run_has_the_word_that_its_module_needs(commands: Commands) -> None:
+    run = commands.copy("begun-gym")
+    commands.copy("foreign.py", "foreign.py")
+    foreign = (commands.folder / "foreign.py").read_text()
+    (commands.folder / "foreign.py").write_text(
+        foreign.replace("def reward(self): return 1.0", "def reward(self): ...")
+    )
+    said = commands.complaint("train", "--resume", str(run), "--trust-env", code=1)
+    assert said.endswith(f"to resume: playvirtual train --resume {run} --trust-env")
+
+
 def test_a_module_that_only_a_grid_names_is_not_imported_without_a_word(commands: Commands) -> None:
     grid = commands.copy("grid.toml", "grid.toml")
     grid.write_text(grid.read_text().replace("toy/catch", "gym/evil:Good-v0"))

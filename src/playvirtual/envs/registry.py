@@ -192,21 +192,19 @@ def family(task: str) -> str:
 
 
 def named_module(task: str) -> str:
-    """The module that playing the task would import and so execute: "my_envs" of gym/my_envs:Name-v0; "" for none.
-
-    A module that is imported already is not named: nothing of it would be executed again.
-    """
+    """The module that playing the task imports and so executes: "my_envs" of gym/my_envs:Name-v0; "" for none."""
     kind, _, name = task.partition("/")
-    module = name.rpartition(":")[0] if kind == "gym" else ""
-    return "" if module in sys.modules else module
+    return name.rpartition(":")[0] if kind == "gym" else ""
 
 
 def check_trusted(task: str, where: str, *, trust_env: bool) -> None:
     """Raises an InputError if `where`, a file that may be foreign, names a task whose module would be executed.
 
-    A task that the user names is trusted, and so is every one with `trust_env`.
+    A task that the user names is trusted, and so is every one with `trust_env`. Of a module that is imported already
+    nothing would be executed again.
     """
-    if not trust_env and (module := named_module(task)):
+    module = named_module(task)
+    if module and module not in sys.modules and not trust_env:
         raise InputError(
             f"task: {where} names {task!r}, so the module {module!r} would be imported, which executes it; allowed: "
             "with --trust-env (in Python: trust_env=True), if you trust it"
