@@ -46,6 +46,8 @@ BAD = [
     ("chaos.py --kills 0", "kills: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("chaos.py --longest nan", "longest: 'nan' is not allowed; allowed: numbers, 0 or more"),
     ("chaos.py --seed one", "seed: 'one' is not allowed; allowed: whole numbers, 0 or more"),
+    ("hostile.py --cases 0", "cases: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("hostile.py --src nowhere", "src: 'nowhere' is not allowed; allowed: a folder that holds playvirtual/"),
     ("report_scale.py --runs 0", "runs: '0' is not allowed; allowed: whole numbers, 1 or more"),
     (
         "report_scale.py --out ROOT/benchmarks/script.py/report",

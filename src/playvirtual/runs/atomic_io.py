@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playvirtual.errors import InputError, InUse
+from playvirtual import files
+from playvirtual.errors import InputError, InUse, shown
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -21,7 +24,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Writes a new file whose content is on the disk when this returns."""
-    with path.open("wb") as file:
+    with files.open_for_writing(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -43,9 +46,14 @@ LOCK = "run.lock"
 def lock_run_folder(run: Path) -> Iterator[None]:
     """Locks the run folder for this process; raises `InUse` if another process has locked it."""
     try:
-        descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        # Not through a link: the lock of a foreign run folder must not empty a file elsewhere.
+        descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, f"{LOCK} is not a regular file")
     except OSError as error:
-        raise InputError(f"run_dir: {str(run)!r} cannot be written: {error.strerror}") from None
+        reason = f"{LOCK} is a link" if error.errno == errno.ELOOP else error.strerror
+        raise InputError(f"run_dir: {shown(run)} cannot be written: {reason}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
