@@ -138,6 +138,7 @@ def _first_config(words: Sequence[str]) -> Config:
 
 def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.device import resolve_device
+    from playvirtual.runs.atomic_io import make_folder
     from playvirtual.study.engines import engine
     from playvirtual.study.sweep import grids
     from playvirtual.study.sweep.display import display, outcome
@@ -164,7 +165,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         resolve_device(where[2])  # a device that is not there fails here once, and not in every run
     chosen = engine.make_engine(*where)
     with writing("out", Path(options.out)):
-        Path(options.out).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(options.out))
     result = sweep(jobs, chosen, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)

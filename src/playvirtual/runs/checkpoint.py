@@ -32,7 +32,9 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
     checkpoint is about to be removed: the two that stay share no file, so that no damage can reach both.
     """
     final = checkpoint_path(run, step)
-    final.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was removed must not come back
+    if not final.parent.is_dir():
+        final.parent.mkdir()  # not its parents: a run folder that was removed must not come back
+        fsync(run)
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -44,8 +46,10 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    for path in complete(run)[:-KEPT]:
+        path.rename(path.with_name(path.name + ".removed"))  # while its files go, it must not count as complete
     fsync(final.parent)
-    _prune(run)
+    _remove_incomplete(run)
     return final
 
 
@@ -158,8 +162,9 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _prune(run: Path) -> None:
-    kept = set(complete(run)[-KEPT:])
+def _remove_incomplete(run: Path) -> None:
+    """Removes everything in checkpoints/ that is no complete checkpoint: partial, damaged and removed ones."""
+    kept = set(complete(run))
     for path in (run / "checkpoints").glob("step-*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)

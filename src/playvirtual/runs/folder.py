@@ -10,7 +10,7 @@ from typing import Any
 
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError
-from playvirtual.runs.atomic_io import LOCK, write_atomic
+from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
 
 
 def default_path(config: Config) -> Path:
@@ -55,7 +55,7 @@ class RunFolder:
         folder = cls(path)
         cls.refuse_existing(path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.path)
         except OSError as error:
             raise InputError(f"run_dir: {str(path)!r} cannot be made: {error.strerror}") from None
         return folder
