@@ -78,20 +78,18 @@ def main() -> int:
             "SLURM_NNODES": "2",
             "OMP_NUM_THREADS": "1",
         }
-        with (Path(folder) / "ray.log").open("w") as log:
-            job = subprocess.run(
-                ["bash", tools / "job"], env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        lines = [
-            line for line in job.stdout.splitlines() if line.startswith(("sweep:", "started", "finished", "failed"))
-        ]
-        print("\n".join(lines))
+        # Files, not pipes: what the script leaves in the background, which SLURM would end, keeps them open.
+        printed, log = Path(folder) / "job.out", Path(folder) / "job.err"
+        with printed.open("w") as out, log.open("w") as err:
+            code = subprocess.run(["bash", tools / "job"], env=environment, stdout=out, stderr=err).returncode
+        shown = ("sweep:", "started", "finished", "failed")
+        print("\n".join(line for line in printed.read_text().splitlines() if line.startswith(shown)))
         locks = [lock.read_text().split()[-1] for lock in Path(folder).glob("runs/*/*/*/run.lock")]
         counts = {host.name: locks.count(host.name) for host in (head, worker)}
-        print(f"exit code {job.returncode}; runs by host: {counts}; {time.monotonic() - began:.0f} s")
-        if job.returncode:
-            print((Path(folder) / "ray.log").read_text()[-2000:])
-        return int(job.returncode != 0 or sum(counts.values()) != SEEDS or not all(counts.values()))
+        print(f"exit code {code}; runs by host: {counts}; {time.monotonic() - began:.0f} s")
+        if code:
+            print(log.read_text()[-2000:])
+        return int(code != 0 or sum(counts.values()) != SEEDS or not all(counts.values()))
 
 
 if __name__ == "__main__":

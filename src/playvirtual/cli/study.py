@@ -79,7 +79,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--per-gpu", metavar="N", help="local: runs that share a GPU (default: 1)")
     mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
     engine.add_argument("--mps", metavar="auto|on|off", help=mps)
-    engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, this machine's, a new one)")
+    address = "ray: the cluster (default: RAY_ADDRESS, or this machine's, which is started if there is none)"
+    engine.add_argument("--address", metavar="HOST:PORT", help=address)
     engine.add_argument("--cpus-per-run", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
 
