@@ -45,7 +45,7 @@ def problems(tmp_path: Path, *, resume: int, **options: int) -> list[str]:
 
 @pytest.mark.slow(seconds=15)
 def test_a_power_failure_at_any_moment_costs_no_checkpoint(tmp_path: Path) -> None:
-    assert problems(tmp_path, resume=8, steps=80, eval_every=40) == []
+    assert problems(tmp_path, resume=5, steps=80, eval_every=40) == []
 
 
 @pytest.mark.slow
