@@ -89,7 +89,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--per-gpu", metavar="N", help=sharing)
     mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
     engine.add_argument("--mps", metavar="auto|on|off", help=mps)
-    engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
+    address = "ray: the cluster (default: RAY_ADDRESS, or this machine's, which is started if there is none)"
+    engine.add_argument("--address", metavar="HOST:PORT", help=address)
     engine.add_argument("--cpus-per-run", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
 
@@ -152,6 +153,7 @@ def _first_config(words: Sequence[str]) -> Config:
 
 def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.device import resolve_device
+    from playvirtual.runs.atomic_io import make_folder
     from playvirtual.study.engines import engine
     from playvirtual.study.sweep import grids
     from playvirtual.study.sweep.display import display, outcome
@@ -179,7 +181,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         resolve_device(where[2])  # a device that is not there fails here once, and not in every run
     chosen = engine.make_engine(*where)
     with writing("out", Path(options.out)):
-        Path(options.out).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(options.out))
     result = sweep(jobs, chosen, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)

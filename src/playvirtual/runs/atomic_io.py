@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from playvirtual import files
@@ -37,6 +37,17 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and its parents where they are missing, that are still there after a power failure."""
+    if not path.parent.exists():
+        make_folder(path.parent)
+    is_new = not path.exists()
+    path.mkdir(exist_ok=True)
+    if is_new:
+        with suppress(PermissionError):  # a folder that may be written to, but not opened
+            fsync(path.parent)
 
 
 LOCK = "run.lock"

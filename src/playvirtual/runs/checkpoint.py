@@ -36,7 +36,9 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
     checkpoint is about to be removed: the two that stay share no file, so that no damage can reach both.
     """
     final = checkpoint_path(run, step)
-    final.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was removed must not come back
+    if not final.parent.is_dir():
+        final.parent.mkdir()  # not its parents: a run folder that was removed must not come back
+        fsync(run)
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -48,8 +50,10 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    for path in complete(run)[:-KEPT]:
+        path.rename(path.with_name(path.name + ".removed"))  # while its files go, it must not count as complete
     fsync(final.parent)
-    _prune(run)
+    _remove_incomplete(run)
     return final
 
 
@@ -185,8 +189,9 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _prune(run: Path) -> None:
-    kept = {path.name for path in complete(run)[-KEPT:]}
+def _remove_incomplete(run: Path) -> None:
+    """Removes everything in checkpoints/ that is no complete checkpoint: partial, damaged and removed ones."""
+    kept = {path.name for path in complete(run)}
     for name in files.listed(run / "checkpoints", "checkpoints"):
         if re.fullmatch(r"step-\d{9,18}(\.\w+)?", name) and name not in kept:
             shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)

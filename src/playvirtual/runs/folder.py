@@ -13,7 +13,7 @@ from playvirtual.config.schema import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
 from playvirtual.runs import checkpoint
-from playvirtual.runs.atomic_io import LOCK, write_atomic
+from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
 
 CONFIG = "config.json"
 
@@ -61,7 +61,7 @@ class RunFolder:
         folder = cls(path)
         cls.refuse_existing(path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.path)
         except OSError as error:
             raise InputError(f"run_dir: {shown(path)} cannot be made: {error.strerror}") from None
         return folder

@@ -71,11 +71,17 @@ def returns(run: Path, step: int) -> list[float] | None:
 
 def positions(run: Path) -> dict[str, int]:
     """The size of each log in bytes, after all of them have been synced to the disk."""
+    sync(run)
     found = {name: _file(run, name) for name in NAMES}
-    for file in found.values():
+    return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
+
+
+def sync(run: Path) -> None:
+    """Makes sure that the lines of all logs, and the logs' entries in the run folder, are on the disk."""
+    for file in [_file(run, name) for name in NAMES]:
         if file.exists():
             fsync(file)
-    return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
+    fsync(run)
 
 
 def check_regular(run: Path) -> None:

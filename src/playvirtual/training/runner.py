@@ -116,6 +116,8 @@ class Runner:
             self.display.begin(min(trainer.global_step, config.steps))
             self._repeat_evaluation_of_checkpoint()
             trainer.train(after_step=self._after_step)
+            with self._naming_the_path():
+                jsonl.sync(self.folder.path)
             return Run(self.folder.path, config, self.returns)
 
     def _after_step(self) -> None:
