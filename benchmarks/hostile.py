@@ -50,7 +50,11 @@ import playvirtual.api, playvirtual.cli.main, playvirtual.study.report.report, p
 import playvirtual.study.probes.probe, playvirtual.study.engines.local, playvirtual.training.video
 import playvirtual.agents.rainbow, playvirtual.agents.sac, playvirtual.envs.toy, playvirtual.envs.gym
 
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
 def become(words, cwd, out, err, bound):
+    end_with_parent()
     os.setsid()
     os.chdir(cwd)
     for descriptor, path in enumerate((os.devnull, out, err)):
@@ -72,6 +76,7 @@ def become(words, cwd, out, err, bound):
     sys.stdout.flush()
     os._exit(code)  # taking the interpreter down would take longer than most commands
 
+end_with_parent()
 # What commands do first, once and here: it is the same for all.
 warm_up = ["list tasks", "evaluate nowhere", "train toy/catch --K=-3", "train toy/reach --K=-3", "train gym/x:y --K=-3"]
 with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
