@@ -151,7 +151,7 @@ def test_a_contrastive_update_of_sac_trains_encoder_and_similarity_alone() -> No
         if any(not torch.equal(p, before[name][n]) for n, p in part.named_parameters())
     }
     assert changed == {"encoder", "convolutions", "critic", "similarity"}  # the critic owns the encoder
-    assert torch.equal(agent.critic.q1[0].weight, before["critic"]["q1.0.weight"])  # type: ignore[arg-type]
+    assert torch.equal(agent.critic.q1[0].weight, before["critic"]["q1.0.weight"])
 
 
 def test_the_encoder_is_stepped_by_two_adams() -> None:

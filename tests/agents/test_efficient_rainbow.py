@@ -50,19 +50,19 @@ def test_the_target_network_is_copied_every_so_many_updates(method: str) -> None
     agent = rainbow_agent(method, None, target_period=3)
     copied = []
     for number in range(7):
-        before = agent.target_encoder.convs[0].weight.clone()  # type: ignore[union-attr]
+        before = agent.target_encoder.convs[0].weight.clone()
         agent.update(rainbow_batch(agent, seed=number), schedule_at(agent, 10 + number, number))
-        after = agent.target_encoder.convs[0].weight  # type: ignore[union-attr]
+        after = agent.target_encoder.convs[0].weight
         if not torch.equal(before, after):
             copied.append(number + 1)
-            assert torch.equal(after, agent.encoder.convs[0].weight)  # type: ignore[arg-type]
+            assert torch.equal(after, agent.encoder.convs[0].weight)
     assert copied == [3, 6]
 
 
 @pytest.mark.parametrize(("method", "updates", "steps"), [("der", 2_000, 2_000), ("otr", 4_000, 500)])
 def test_target_periods_on_atari_in_updates_and_agent_steps(method: str, updates: int, steps: int) -> None:
     config = pv.build("atari/pong", method=method).agent
-    assert config.target_period == updates  # type: ignore[attr-defined]
+    assert config.target_period == updates
     assert updates / config.updates_per_step == steps
 
 

@@ -64,6 +64,7 @@ class CurlRainbow(Rainbow):
     def _make_objective(self, config: Config) -> None:
         super()._make_objective(config)
         self.contrast_augment = CropAndShift(self.contrast_config.contrast_pad, self.augment.space_to_depth)
+        self.loss_names = (*self.loss_names, "contrast")
 
     def _stem(self) -> tuple[nn.Module, ...]:
         return (*super()._stem(), self.contrast_head, self.similarity)
@@ -71,10 +72,6 @@ class CurlRainbow(Rainbow):
     @property
     def parts(self) -> Mapping[str, nn.Module]:
         return {**super().parts, **{f"momentum_{name}": module for name, module in self.momentum.items()}}
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        return (*super().loss_names, "contrast")
 
     def draw(self, batch: RainbowBatch) -> CurlInputs:
         rainbow = super().draw(batch)

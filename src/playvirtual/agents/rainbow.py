@@ -96,6 +96,7 @@ class Rainbow:
             backward=self._part("backward_dynamics"),
             policy=lambda z: self.q_values(self.head(z, noisy=False)).argmax(1),
         )
+        self.loss_names: tuple[str, ...] = ("rl", *self.objective.loss_names)  # that are logged
 
     def _make_optimizer(self) -> None:
         c = self.config
@@ -214,11 +215,6 @@ class Rainbow:
         total = self.total_loss(losses, lambda_cyc)
         metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.loss_names}
         return (batch.weights * total).mean(), {**metrics, **mean_and_range(losses["q"])}, losses["priority"]
-
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """The losses that are logged."""
-        return ("rl", *self.objective.loss_names)
 
     def total_loss(self, losses: dict[str, Tensor], lambda_cyc: Tensor) -> Tensor:
         """Eq. 5 per sample, (B,)."""
