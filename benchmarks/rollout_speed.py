@@ -46,8 +46,7 @@ def microseconds(call: Callable[[], object], repeats: int) -> float:
 
 def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    from playvirtual.kernels import rollout_hopper, rollout_triton
-    from playvirtual.kernels.rollout_gradients import parameter_gradients
+    from playvirtual.kernels import gradients_hopper, rollout_gradients, rollout_hopper, rollout_triton
 
     torch.manual_seed(0)
     model = ConvDynamics(CHANNELS, DiscreteActions(ACTIONS)).cuda()
@@ -75,8 +74,8 @@ def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str,
     def back() -> list[Tensor]:
         found: list[Tensor]
         if persistent:
-            _, _, x1, ends, work, filters = kept
-            found = rollout_hopper.rollout_backward(g_kept, g_last, gamma, x1, ends, work, filters, num_kept)
+            x1, states, _, work, filters = kept
+            found = rollout_hopper.rollout_backward(g_kept, g_last, gamma, x1, states, work, filters, num_kept)
         else:
             states, x1, _, sums, ranges, places, flipped = kept
             given = (g_kept, g_last, gamma, states, x1, sums, ranges, places, flipped)
@@ -84,10 +83,15 @@ def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str,
         return found
 
     _, dx, du, totals = back()
-    starts, y = (kept[0], kept[1]) if persistent else (kept[0][:-1], kept[2])
 
     def gradients() -> object:
-        return parameter_gradients(actions, maps, w1, w2, starts, y, dx, du, totals, SIDE, SIDE)
+        if persistent:
+            x1, states, lines, *_ = kept
+            given = (actions, maps, w1, w2, states, x1, lines, dx, du, totals)
+            return gradients_hopper.parameter_gradients(*given, num_kept)
+        starts, _, y, *_ = kept
+        given = (actions, maps, w1, w2, starts[:-1], y, dx, du, totals)
+        return rollout_gradients.parameter_gradients(*given, SIDE, SIDE)
 
     return {"forward": there, "back": back, "parameters": gradients}
 
@@ -116,7 +120,7 @@ def main() -> None:
                 continue
             flops = 2 * 2 * 9 * CHANNELS**2 * SIDE**2 * samples * options.K
             size = (samples, CHANNELS, SIDE, SIDE)
-            can = rollout_hopper.usable(device, torch.bfloat16, size)
+            can = rollout_hopper.usable(device, torch.bfloat16, size, ACTIONS)
             for persistent in (True, False) if can else (False,):
                 for name, call in calls(samples, num_kept, options.K, persistent=persistent).items():
                     time = microseconds(call, options.repeats)

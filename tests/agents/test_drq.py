@@ -98,7 +98,7 @@ def test_the_dqn_by_loops() -> None:
         differ += best != int(target[b].argmax())
         error = abs(float(batch.returns[b] + batch.discounts[b] * target[b, best] - now[b, action]))
         expected = 0.5 * error**2 if error <= 1 else error - 0.5
-        assert float(losses["rl"][b]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert losses["rl"][b].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
         assert float(losses["q"][b]) == pytest.approx(float(now[b].max()), rel=1e-4)
     assert differ  # so that choosing by the target network would be seen
     assert losses["rl"].requires_grad

@@ -11,22 +11,28 @@ from typing import Any
 import pytest
 import torch
 
+import playvirtual
+
 HERE = Path(__file__).with_name("cpu")
+KERNELS = Path(playvirtual.__file__).with_name("kernels")
+ROLLOUTS = ("rollout_forward", "rollout_backward", "pack_filters")
+GRADIENTS = ("parameter_gradients", "add_partials")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
 @cache
-def library(warpgroups: int, states: int) -> ctypes.CDLL:
-    """The kernels for blocks of this many warpgroups with so many states each."""
-    from playvirtual.kernels import rollout_hopper
-
-    folder = Path(mkdtemp(prefix="rollout_on_cpu"))
-    kernels = Path(rollout_hopper.__file__).with_name("rollout_hopper.cu")
-    sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};"
-    includes = [f'#include "{path}"' for path in (kernels, HERE / "launches.h")]
-    text = [f'#include "{HERE / "gpu_on_cpu.h"}"', sizes, *includes]
+def library(
+    source: str, constants: tuple[tuple[str, int], ...], kernels: tuple[str, ...], transposed: bool = False
+) -> ctypes.CDLL:
+    """The kernels of that name in a source of `playvirtual.kernels`, for these constants; see `hopper.products`."""
+    folder = Path(mkdtemp(prefix="kernels_on_cpu"))
+    sizes = [f"constexpr int {name} = {value};" for name, value in constants]
+    sources = [f'#include "{KERNELS / name}"' for name in ("hopper.cuh", source)]
+    launches = [f'if (!strcmp(name, "{k}")) return launch({k}, grid, block, shared, args), 0;' for k in kernels]
+    enter = 'extern "C" int launch_on_cpu(const char *name, int grid, int block, int shared, void **args, int lazy) {'
+    text = [f'#include "{HERE / "gpu_on_cpu.h"}"', *sizes, *sources, enter, "LAZY = lazy;", *launches, "return 1; }"]
     (folder / "all.cpp").write_text("\n".join(text))
-    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", f"-DTRANSPOSED={str(transposed).lower()}"]
     subprocess.run(["g++", *flags, "-o", folder / "all.so", folder / "all.cpp"], check=True)
     found = ctypes.CDLL(str(folder / "all.so"))
     shutil.rmtree(folder)
@@ -34,16 +40,38 @@ def library(warpgroups: int, states: int) -> ctypes.CDLL:
 
 
 def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
-    """Lets `rollout_hopper` launch on the CPU, as if it had so many SMs."""
-    from playvirtual.kernels import cuda_module, rollout_hopper
+    """Lets rollouts and their parameters' gradients launch on the CPU, as if it had so many SMs."""
+    from playvirtual.kernels import cuda_module, gradients_hopper, hopper, rollout_hopper
 
-    def launcher(shape: Any, device: torch.device) -> Any:
-        def launch(name: str, grid: int, block: int, shared: int, arguments: list[Any]) -> None:
+    def launcher(kernels: ctypes.CDLL) -> Any:
+        def launch(name: str, grid: int, block: int, shared: int, arguments: list[Any], **_options: bool) -> None:
             pointers, _kept = cuda_module.packed(arguments)
-            kernels = library(shape.warpgroups, shape.states)
             assert kernels.launch_on_cpu(name.encode(), grid, block, shared, pointers, int(lazy)) == 0
 
         return launch
 
-    monkeypatch.setattr(rollout_hopper, "_launcher", launcher)
-    monkeypatch.setattr(rollout_hopper, "_processors", lambda device: processors)
+    def rollouts(shape: Any, device: torch.device) -> Any:
+        constants = rollout_hopper.constants(shape.warpgroups, shape.states)
+        return launcher(library("rollout_hopper.cu", tuple(constants.items()), ROLLOUTS))
+
+    def gradients(device: torch.device) -> Any:
+        return launcher(library("gradients_hopper.cu", (), GRADIENTS))
+
+    monkeypatch.setattr(rollout_hopper, "_launcher", rollouts)
+    monkeypatch.setattr(gradients_hopper, "_launcher", gradients)
+    monkeypatch.setattr(hopper, "processors", lambda device: processors)
+
+
+def use_cpu_for_others(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
+    """Lets all other kernels for Hopper launch on the CPU, as if it had so many SMs."""
+    from playvirtual.kernels import cuda_module, hopper
+
+    def launch(kernel: Any, device: torch.device, blocks: int, arguments: list[Any]) -> None:
+        pointers, _kept = cuda_module.packed(arguments)
+        constants = tuple((name.upper(), value) for name, value in kernel._asdict().items())
+        entered = (kernel.name.encode(), blocks, kernel.threads, kernel.shared, pointers, int(lazy))
+        compiled = library(f"{kernel.name}_hopper.cu", constants, (kernel.name,), kernel.name == "weight_gradient")
+        assert compiled.launch_on_cpu(*entered) == 0
+
+    monkeypatch.setattr(hopper, "launch", launch)
+    monkeypatch.setattr(hopper, "processors", lambda device: processors)

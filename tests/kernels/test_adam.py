@@ -46,6 +46,7 @@ def largest_error(device: str, limit: float = 3.0, betas: tuple[float, float] = 
     adams = [net.adam(betas) for net in (plain, fused)]
     errors = []
     descent = None
+    copies = [(p, torch.zeros_like(p)) for p in [*fused.a, *fused.b]]
     for step in range(steps):
         norms = []
         for net, adam in zip((plain, fused), adams, strict=True):
@@ -57,9 +58,12 @@ def largest_error(device: str, limit: float = 3.0, betas: tuple[float, float] = 
             if descent is None:  # as after loading: moments in another order than the parameter
                 moments = adam.state[net.b[0]]
                 moments["exp_avg"] = moments["exp_avg"].contiguous()
-                descent = FusedClippedAdam(adam, net.groups(), limit)
+                descent = FusedClippedAdam(adam, net.groups(), limit, copies)
             assert descent.is_valid()
-            norms.append(descent.step())
+            before = [tensor.clone() for _, tensor in copies]
+            norms.append(descent.step(copy=step % 2 == 0))
+            expected = [p for p, _ in copies] if step % 2 == 0 else before
+            assert all(torch.equal(tensor, q) for (_, tensor), q in zip(copies, expected, strict=True))
         for p, q in zip(plain.parameters(), fused.parameters(), strict=True):
             errors.append(float((p - q).detach().abs().max()))
             if p.grad is not None:
@@ -149,6 +153,18 @@ def test_on_the_cpu_it_is_clipping_and_adam() -> None:
         norms = descent.step()
         assert {name: float(norm) for name, norm in norms.items()} == {k: float(v) for k, v in expected.items()}
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_copies_are_made_when_asked_for() -> None:
+    torch.manual_seed(0)
+    net = Net()
+    copies = [(p, torch.zeros_like(p)) for p in (net.free, net.still)]
+    descent = ClippedAdam(net.adam(), net.groups(), 3.0, copies)
+    net.set_gradients(0)
+    descent.step()
+    assert not any(tensor.any() for _, tensor in copies)
+    descent.step(copy=True)
+    assert all(torch.equal(tensor, p) for p, tensor in copies)
 
 
 @pytest.mark.parametrize("there", [True, False])  # whether the Adam that was saved was on a GPU

@@ -1,4 +1,4 @@
-"""Crops pixel by pixel, and the Triton kernel against PyTorch."""
+"""Crops pixel by pixel, and the kernels against PyTorch."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playvirtual import kernels
+from playvirtual.kernels import crop_hopper
 from playvirtual.kernels.crop import crop, random_crop
+from playvirtual.kernels.space_to_depth import space_to_depth
 from tests.interpreted import interpreted, needs_triton
+from tests.kernels.on_cpu import needs_compiler, use_cpu_for_others
 
 
 @given(st.integers(0, 8), st.integers(0, 8))
@@ -55,3 +58,36 @@ def test_the_interpreted_kernel_makes_the_same_crops() -> None:
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
 def test_the_compiled_kernel_makes_the_same_crops() -> None:
     assert max(crop_errors("cuda")) < 1e-6
+
+
+def hopper_crops_agree(device: str) -> bool:
+    """Whether the kernel for Hopper makes PyTorch's crops, bit for bit."""
+    generator = torch.Generator().manual_seed(0)
+    for C, height, size, block in [(9, 100, 84, 2), (3, 10, 8, 2), (4, 30, 20, 4)]:
+        images = torch.randint(256, (2, C, height, height), dtype=torch.uint8, generator=generator)
+        offsets = torch.randint(height - size + 1, (3, 2), generator=generator)
+        source, factor = torch.randint(2, (3,), generator=generator), torch.rand(3, generator=generator) / 255.0
+        expected = space_to_depth(crop(images, offsets, size, source).float() * factor[:, None, None, None], block)
+        got = crop_hopper.crop(*(t.to(device) for t in (images, offsets, source, factor)), size, block)
+        if not torch.equal(got.cpu(), expected.bfloat16()):
+            return False
+    return True
+
+
+@needs_compiler
+def test_the_kernel_for_hopper_makes_the_same_crops(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_cpu_for_others(monkeypatch, 1)
+    assert hopper_crops_agree("cpu")
+
+
+@pytest.mark.skipif(
+    not (kernels.AVAILABLE and crop_hopper.usable(torch.device("cuda"), (9, 100, 100), 84, 2)),
+    reason="no Hopper GPU",
+)
+def test_the_kernel_for_hopper_makes_the_same_crops_there() -> None:
+    assert hopper_crops_agree("cuda")
+
+
+def test_other_devices_and_whole_pixels_are_left_to_triton() -> None:
+    assert not crop_hopper.usable(torch.device("cpu"), (9, 100, 100), 84, 2)
+    assert not crop_hopper.usable(torch.device("cuda"), (9, 100, 100), 84, 1)

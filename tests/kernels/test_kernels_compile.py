@@ -88,7 +88,7 @@ def test_clipped_adam(aligned: bool) -> None:
     betas = {"BETA1": 0.9, "BETA2": 0.999, "LOG_BETA1": -0.105, "LOG_BETA2": -0.001}
     limits = {**tables, "max_norm": "fp32"}
     assert shared_memory(adam_triton.squares_kernel, tables, tiles, HOPPER) <= SHARED[ADA]
-    constants = {**betas, **tiles, "MOST": 2048}
+    constants = {**betas, **tiles, "MOST": 2048, "COPY": True}
     assert shared_memory(adam_triton.clipped_adam_kernel, limits, constants, HOPPER) <= SHARED[ADA]
     source = ASTSource(adam_triton.collect_kernel, {"gradients": (f, f, f), "addresses": i}, {}, {})
     triton.compile(source, target=GPUTarget("cuda", HOPPER, 32), options={"num_warps": 1})

@@ -56,6 +56,13 @@ def reference(z: Tensor, actions: Tensor, parameters: dict[str, Tensor], num_kep
     return found[0], found[1][-1]
 
 
+def over_regions(gradient: Tensor | None) -> Tensor:
+    """Sums of a gradient of maps over the positions that share a value."""
+    assert gradient is not None
+    rows = gradient.unflatten(1, (SIDE, SIDE, C)).split([1, SIDE - 2, 1], 1)
+    return torch.stack([part.sum((1, 2)) for row in rows for part in row.split([1, SIDE - 2, 1], 2)])
+
+
 def inputs(
     samples: int, steps: int, dtype: torch.dtype, device: str = "cpu"
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -63,6 +70,7 @@ def inputs(
     torch.manual_seed(0)
     maps = torch.randn(A, SIDE, SIDE, C) * 0.3
     maps[:, 1:-1] = maps[:, 1:2]  # as maps of constant planes are
+    maps[:, :, 1:-1] = maps[:, :, 1:2]
     inner = torch.randn(C, C + A, 3, 3).contiguous(memory_format=torch.channels_last) * 0.06
     parameters = {
         "maps": maps.flatten(1),
@@ -89,6 +97,7 @@ def errors(samples: int, steps: int, num_kept: int, device: str = "cpu") -> dict
         loss = (states * upstream[:, :num_kept].to(states)).sum() + (last * upstream[-1, num_kept:].to(last)).sum()
         loss.backward()
         found = {"states": states, "last": last, "dz": z.grad, **{f"d{name}": p.grad for name, p in parameters.items()}}
+        found["dmaps"] = over_regions(parameters["maps"].grad)
         return {name: t.detach().double() for name, t in found.items() if t is not None}
 
     expected = gradients(states, last, z, parameters)
@@ -106,14 +115,16 @@ def errors(samples: int, steps: int, num_kept: int, device: str = "cpu") -> dict
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("samples", "processors", "num_kept", "lazy"), [(7, 2, 3, False), (3, 2, 0, True), (17, 2, 17, True)]
+    ("samples", "steps", "processors", "num_kept", "lazy"),
+    [(7, 2, 2, 3, False), (3, 3, 2, 0, True), (17, 2, 2, 17, True)],
 )
 def test_kernels_compute_what_pytorch_does(
-    monkeypatch: pytest.MonkeyPatch, samples: int, processors: int, num_kept: int, lazy: bool
+    monkeypatch: pytest.MonkeyPatch, samples: int, steps: int, processors: int, num_kept: int, lazy: bool
 ) -> None:
-    """On the CPU, in blocks of four, two and nine states; products read shared memory when begun or when waited for."""
+    """On the CPU, in blocks of four, two and nine states, and an odd number of states in all for the parameters'
+    gradients; products read shared memory when begun or when waited for."""
     use_cpu(monkeypatch, processors, lazy=lazy)
-    found = errors(samples, 2, num_kept)
+    found = errors(samples, steps, num_kept)
     assert max(found.values()) < 0.03, found
 
 
@@ -149,19 +160,21 @@ def test_other_devices_sizes_and_precisions_are_left_to_triton() -> None:
     from playvirtual.kernels import rollout_hopper
 
     size = (416, C, SIDE, SIDE)
-    assert not rollout_hopper.usable(torch.device("cpu"), torch.bfloat16, size)
-    assert not rollout_hopper.usable(torch.device("cuda"), torch.float32, size)
-    assert not rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, (416, C, SIDE, 6))
+    assert not rollout_hopper.usable(torch.device("cpu"), torch.bfloat16, size, A)
+    assert not rollout_hopper.usable(torch.device("cuda"), torch.float32, size, A)
+    assert not rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, (416, C, SIDE, 6), A)
+    assert not rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, size, 38)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
-@pytest.mark.parametrize(("warpgroups", "states"), [(2, 2), (3, 3)])
+@pytest.mark.parametrize(("warpgroups", "states"), [(2, 2), (3, 3), (0, 0)])  # (0, 0): the parameters' gradients
 def test_a_toolkit_compiles_them_for_hopper(tmp_path: Path, warpgroups: int, states: int) -> None:
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels import gradients_hopper, rollout_hopper
 
-    (tmp_path / "rollout.cu").write_text(rollout_hopper.source(warpgroups, states))
-    command = ["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "rollout.cu"]
+    source = rollout_hopper.source(warpgroups, states) if warpgroups else gradients_hopper.source()
+    (tmp_path / "kernels.cu").write_text(source)
+    command = ["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "kernels.cu"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "wgmma.mma_async instructions are serialized" not in result.stderr  # products that wait for each other
@@ -172,7 +185,7 @@ def _usable(samples: int) -> bool:
         return False
     from playvirtual.kernels import rollout_hopper
 
-    return bool(rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, (samples, C, SIDE, SIDE)))
+    return bool(rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, (samples, C, SIDE, SIDE), A))
 
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")

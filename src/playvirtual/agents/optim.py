@@ -50,6 +50,12 @@ def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
         torch._foreach_copy_(targets, onlines)
     else:
         torch._foreach_lerp_(targets, onlines, tau)
+    copy_buffers(target, online)
+
+
+@torch.no_grad()
+def copy_buffers(target: nn.Module, online: nn.Module) -> None:
+    """What a network has beside its parameters, such as noise."""
     buffers = list(target.buffers())
     if buffers:
         torch._foreach_copy_(buffers, list(online.buffers()))

@@ -12,7 +12,7 @@ from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Updat
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
 from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder
-from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
+from playvirtual.agents.optim import copy_buffers, load_adam, make_adam, make_target, soft_update
 from playvirtual.config.schema import Config, RainbowConfig
 from playvirtual.kernels.adam import ClippedAdam
 from playvirtual.kernels.convolution import space_to_depth_size
@@ -108,7 +108,12 @@ class Rainbow:
         groups = {"stem": stem}
         for name, part in (("dm", self._part("forward_dynamics")), ("bdm", self._part("backward_dynamics"))):
             groups |= {} if part is None else {name: [*part.parameters()]}
-        self.clipped_adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm)
+        copies = [
+            pair
+            for online, target in ((self.encoder, self.target_encoder), (self.head, self.target_head))
+            for pair in zip(online.parameters(), target.parameters(), strict=True)
+        ]
+        self.clipped_adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm, copies)
 
     def _stem(self) -> tuple[nn.Module, ...]:
         """The networks whose gradients are clipped together."""
@@ -233,8 +238,13 @@ class Rainbow:
         target_due = "target" in schedule.due
         if target_due and self.config.target_moment == "before-step":
             self.update_target()
-        norms = self.clipped_adam.step()
-        if target_due and self.config.target_moment == "after-step":
+        after = target_due and self.config.target_moment == "after-step"
+        copied = after and self.config.target_tau == 1.0  # in the optimizer's own pass over the parameters
+        norms = self.clipped_adam.step(copy=copied)
+        if copied:
+            copy_buffers(self.target_encoder, self.encoder)
+            copy_buffers(self.target_head, self.head)
+        elif after:
             self.update_target()
         norms = {f"grad_norm_{group}": norm for group, norm in norms.items()}
         return Update({"loss": loss.detach(), **metrics, **norms}, priorities)

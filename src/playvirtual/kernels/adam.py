@@ -34,9 +34,18 @@ def clip_grad_norm_by_group(groups: ParameterGroups, max_norm: float) -> dict[st
 class ClippedAdam:
     """Optimizer steps of an Adam, which owns the state, on gradients whose norms are clipped group by group."""
 
-    def __init__(self, adam: torch.optim.Adam, groups: ParameterGroups, max_norm: float) -> None:
-        """Parameters in no group are not clipped; with an infinite `max_norm` norms are only measured."""
-        self.adam, self.groups, self.max_norm = adam, groups, max_norm
+    def __init__(
+        self,
+        adam: torch.optim.Adam,
+        groups: ParameterGroups,
+        max_norm: float,
+        copies: Sequence[tuple[nn.Parameter, Tensor]] = (),
+    ) -> None:
+        """Parameters in no group are not clipped; with an infinite `max_norm` norms are only measured.
+
+        `copies` are parameters and the tensors that a step can make equal to them: those of a target network.
+        """
+        self.adam, self.groups, self.max_norm, self.copies = adam, groups, max_norm, copies
         self._fused: FusedClippedAdam | None = None
 
     @property
@@ -44,13 +53,22 @@ class ClippedAdam:
         """Whether the last step was made by the kernels and the next one can be."""
         return self._fused is not None and self._fused.is_valid()
 
-    def step(self) -> dict[str, Tensor]:
-        """Uses the gradients that the parameters have; returns the groups' norms before clipping."""
+    @torch.no_grad()
+    def step(self, *, copy: bool = False) -> dict[str, Tensor]:
+        """Uses the gradients that the parameters have; returns the groups' norms before clipping.
+
+        With `copy` the copies are equal to the parameters afterwards.
+        """
+        copied: set[int] = set()
         if self._can_be_fused():
             assert self._fused is not None
-            return self._fused.step()
-        norms = clip_grad_norm_by_group(self.groups, self.max_norm)
-        self.adam.step()
+            norms, copied = self._fused.step(copy=copy), self._fused.copied
+        else:
+            norms = clip_grad_norm_by_group(self.groups, self.max_norm)
+            self.adam.step()
+        rest = [(p, tensor) for p, tensor in self.copies if copy and id(p) not in copied]
+        if rest:
+            torch._foreach_copy_([tensor for _, tensor in rest], [p for p, _ in rest])
         return norms
 
     def _can_be_fused(self) -> bool:
@@ -64,7 +82,8 @@ class ClippedAdam:
         if self._fused is None or not self._fused.is_valid():
             if torch.cuda.is_current_stream_capturing():  # too late for a new table of addresses
                 return False
-            self._fused = FusedClippedAdam(self.adam, self.groups, self.max_norm)
+            copies = [(p, tensor) for p, tensor in self.copies if same_memory_order(p, tensor)]
+            self._fused = FusedClippedAdam(self.adam, self.groups, self.max_norm, copies)
         return True
 
 

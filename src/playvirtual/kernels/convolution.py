@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,24 +12,44 @@ from playvirtual import kernels
 from playvirtual.kernels.space_to_depth import space_to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels import convolution_hopper, convolution_triton
 
 FEW = 16  # channels; tensor cores take no fewer at a time
 
 
+def conv_relus(x: Tensor, convs: Iterable[nn.Module]) -> Tensor:
+    """`conv_relu` of one convolution after the other, together where there is a kernel for that."""
+    layers = list(convs)
+    found = [_filters(conv, x.shape[1] if i == 0 else None) for i, conv in enumerate(layers)]
+    if kernels.in_use() and x.is_cuda and all(stride == 1 for *_, stride in found):
+        images, weights, biases = kernels.low_precision(x), [w for w, _, _ in found], [b for _, b, _ in found]
+        sizes = [tuple(weight.shape) for weight in weights]
+        if convolution_hopper.usable(x.device, images.dtype, tuple(x.shape[1:]), sizes):
+            return convolution_hopper.conv_relus(images, weights, biases)
+    for conv in layers:
+        x = conv_relu(x, conv)
+    return x
+
+
 def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
     """relu(conv(x)), (N, C, H, W) -> (N, C′, H′, W′); images may come through `space_to_depth` by the stride."""
-    assert isinstance(conv, nn.Conv2d)
-    weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
-    assert bias is not None
-    if x.shape[1] != conv.in_channels:
-        weight, stride = space_to_depth(pad_to_multiple(weight, stride), stride), 1
+    weight, bias, stride = _filters(conv, x.shape[1])
     # One kernel keeps ReLU's input to itself and makes up for what cuDNN loses on few channels.
     channels = max(x.shape[1], weight.shape[0])
     small = len(x) * x.shape[2] * x.shape[3] * channels < 2**31  # the kernel counts by 32 bits
     if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and small:
         return convolution_triton.conv_relu(kernels.low_precision(x), weight, bias, stride)
     return F.relu(F.conv2d(x, weight, bias, stride))
+
+
+def _filters(conv: nn.Module, channels: int | None) -> tuple[Tensor, Tensor, int]:
+    """Weight, bias and stride for images of so many channels: regrouped as they are, if `space_to_depth` made them."""
+    assert isinstance(conv, nn.Conv2d)
+    weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
+    assert bias is not None
+    if channels not in (None, conv.in_channels):
+        weight, stride = space_to_depth(pad_to_multiple(weight, stride), stride), 1
+    return weight, bias, stride
 
 
 def space_to_depth_size(conv: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> int:

@@ -9,7 +9,7 @@ from playvirtual import kernels
 from playvirtual.kernels.space_to_depth import space_to_depth as to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import crop_triton
+    from playvirtual.kernels import crop_hopper, crop_triton
 
 
 def random_crop(
@@ -23,7 +23,7 @@ def random_crop(
     becomes one pixel with more channels.
     """
     if kernels.in_use() and images.is_cuda:
-        return _random_crop_triton(images, offsets, size, source, factor, space_to_depth)
+        return _random_crop_fused(images, offsets, size, source, factor, space_to_depth)
     if offsets is not None:
         images = crop(images, offsets, size, source)
     elif source is not None:
@@ -43,7 +43,7 @@ def crop(images: Tensor, offsets: Tensor, size: int, source: Tensor | None = Non
     return images.permute(0, 2, 3, 1)[v, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def _random_crop_triton(
+def _random_crop_fused(
     images: Tensor, offsets: Tensor | None, size: int, source: Tensor | None, factor: Tensor, space_to_depth: int
 ) -> Tensor:
     source = torch.arange(len(images), device=images.device) if source is None else source
@@ -51,4 +51,6 @@ def _random_crop_triton(
         offsets = torch.zeros((len(source), 2), dtype=torch.int64, device=images.device)
     low = torch.is_autocast_enabled(images.device.type)
     clamp = size == images.shape[-1]  # a shift leaves its image, a crop does not
+    if low and not clamp and crop_hopper.usable(images.device, tuple(images.shape[1:]), size, space_to_depth):
+        return crop_hopper.crop(images, offsets, source, factor / 255.0, size, space_to_depth)
     return crop_triton.crop(images, offsets, source, factor / 255.0, size, space_to_depth, clamp=clamp, low=low)

@@ -28,14 +28,16 @@ class CudaModule:
         self._module = c_void_p()
         _driver("cuModuleLoadData", byref(self._module), image)
         self._functions: dict[str, c_void_p] = {}
+        self._shared: dict[str, int] = {}  # the most shared memory that each was allowed
 
     def _function(self, name: str, shared: int) -> c_void_p:
         if name not in self._functions:
             function = c_void_p()
             _driver("cuModuleGetFunction", byref(function), self._module, name.encode())
-            if shared:
-                _driver("cuFuncSetAttribute", function, MAX_SHARED, c_int(shared))
             self._functions[name] = function
+        if shared > self._shared.get(name, 0):
+            _driver("cuFuncSetAttribute", self._functions[name], MAX_SHARED, c_int(shared))
+            self._shared[name] = shared
         return self._functions[name]
 
     def resident(self, name: str, block: int, shared: int) -> int:
@@ -45,12 +47,24 @@ class CudaModule:
         _driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), function, c_int(block), c_size_t(shared))
         return blocks.value
 
-    def launch(self, name: str, grid: int, block: int, shared: int, arguments: list[torch.Tensor | int | None]) -> None:
-        """One cooperative launch on PyTorch's current stream: all blocks run at the same time, or none does."""
+    def launch(
+        self,
+        name: str,
+        grid: int,
+        block: int,
+        shared: int,
+        arguments: list[torch.Tensor | int | None],
+        *,
+        cooperative: bool = True,
+    ) -> None:
+        """One launch on PyTorch's current stream; a cooperative one runs all blocks at the same time, or none."""
         pointers, _kept = packed(arguments)
         stream = c_void_p(torch.cuda.current_stream().cuda_stream)
         size = [c_uint(n) for n in (grid, 1, 1, block, 1, 1, shared)]
-        _driver("cuLaunchCooperativeKernel", self._function(name, shared), *size, stream, pointers)
+        if cooperative:
+            _driver("cuLaunchCooperativeKernel", self._function(name, shared), *size, stream, pointers)
+        else:
+            _driver("cuLaunchKernel", self._function(name, shared), *size, stream, pointers, None)
 
 
 def packed(arguments: list[torch.Tensor | int | None]) -> tuple[ctypes.Array[c_void_p], list[c_void_p | c_int]]:

@@ -48,8 +48,8 @@ def fused(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """K steps from z (N, C, H, W) along actions (N, K); maps (|A|, H·W·C), gamma and beta of BatchNorm (C,).
 
-    By one launch each way where `rollout_hopper.usable`, else by Triton. Maps are what constant planes add: the same in
-    all rows but the first and the last.
+    By one launch each way where `rollout_hopper.usable`, else by Triton. Maps are what constant planes add: the same
+    at all positions but those of the first and last row and column.
 
     The first `num_kept` samples and the others are two batches, each with its own BatchNorm statistics. Returns all
     states of the first batch (K, num_kept, C, H, W), the last ones of the second (N − num_kept, C, H, W), and each
@@ -57,9 +57,9 @@ def fused(
     """
     height, width = z.shape[2:]
     flat = z.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-    if kernels.persistent_wanted() and rollout_hopper.usable(z.device, z.dtype, tuple(z.shape)):
+    if kernels.persistent_wanted() and rollout_hopper.usable(z.device, z.dtype, tuple(z.shape), len(maps)):
         found = rollout_hopper.rollout(flat, actions, maps, w1, gamma, beta, w2, b2, num_kept)
-        sums = rollout_hopper.sums_of(found[6], actions.shape[1])
+        sums = rollout_hopper.sums_of(found[5], actions.shape[1])
         return _as_maps(found[0], height, width), _as_maps(found[1], height, width), sums
     found = rollout_triton.rollout(flat, actions, maps.contiguous(), w1, gamma, beta, w2, b2, num_kept, height, width)
     return _as_maps(found[0], height, width), _as_maps(found[1], height, width), found[5]

@@ -10,13 +10,10 @@
 // 8 channels of a slot are one unit of 16 bytes, PLANE units apart from the next 8, so every shift is an address.
 //
 // A thread holds 28 results per state: channels `channel` and `channel` + 8, columns 2·(lane % 4) and the next, 7 rows.
-// What only these kernels read (x1f, zf) is stored in that order, "fragments": (N, 2, 64, 4, 4, 2) for row / 4,
-// channel, column / 2, row % 4, column % 2. Everything else is (…, 49 positions, 64 channels), 8 uint4 per position.
+// In that order, as fragments (see hopper.cuh), x1f and zf are stored, zf being the states that the steps begin in and
+// the last ones. Everything else is (…, 49 positions, 64 channels).
 //
-// WARPGROUPS, SW and `multiply`, `multiply_add` and `wait_products` for SW states come from the host.
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
+// hopper.cuh comes first; WARPGROUPS, SW, SPREAD and products for SW states (`multiply`, …) come from the host.
 
 constexpr int GROUPS = 7 * SW;             // of 8 slots each: one row of one state
 constexpr int RESULTS = 4 * GROUPS;        // per thread
@@ -24,9 +21,6 @@ constexpr int ROW = 8 * SW;                // slots of one row of all states
 constexpr int PLANE = 8 * ROW + 1;         // a row of zeros, 7 rows and one unit, against bank conflicts
 constexpr int IMAGE = 8 * PLANE + ROW + 8; // one unit before the first plane, a row of zeros behind the last
 constexpr int FILTER = 9 * 8 * 64;         // units: tap, 8 inputs, output
-constexpr int POSITIONS = 49;
-constexpr int CHUNKS = POSITIONS * 8;      // units of one state in global memory
-constexpr int FRAGMENT = 512;              // uint4 of one state's fragments
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int NO_PLACE = 64 * 64;          // places are stored as what is left up to here: 0 means none
 constexpr u32 IMAGES_AT = 2 * FILTER * 16;
@@ -42,114 +36,6 @@ constexpr bool EARLY = SW < 3; // whether registers are left to load what comes 
 constexpr float BN_EPS = 1e-5f, RANGE_EPS = 1e-6f;
 // Named barriers: of all threads, of a warpgroup, for whose turn it is, for what may be done while blocks meet.
 constexpr int ALL_BAR = 0, GROUP_BAR = 1, TURN_BAR = 8, MEETING_BAR = 15;
-
-#ifndef ON_CPU
-__device__ __forceinline__ void bar_sync(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void bar_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ u32 shared_base() {
-    extern __shared__ __align__(128) unsigned char shared[];
-    return (u32)__cvta_generic_to_shared(shared);
-}
-__device__ __forceinline__ uint4 read_shared(u32 at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void write_shared(u32 at, uint4 v) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ u32 read_word(u32 at) {
-    u32 v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void write_word(u32 at, u32 v) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
-}
-__device__ __forceinline__ void copy_to_shared(u32 at, const uint4 *from) { // asynchronously
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-__device__ __forceinline__ void store_if(bool wanted, uint4 *at, uint4 v) { // without a branch, amid products
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
-                     (int)wanted),
-                 "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ float reciprocal(float x) {
-    float v;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
-    return v;
-}
-__device__ __forceinline__ float reciprocal_root(float x) {
-    float v;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
-    return v;
-}
-// 8×8 numbers of 16 bits: a lane holds row lane / 4, columns 2·(lane % 4) and the next; memory gets columns as rows.
-__device__ __forceinline__ void store_transposed(u32 at, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b),
-                 "r"(c), "r"(d)
-                 : "memory");
-}
-__device__ __forceinline__ void store_transposed(u32 at, u32 a, u32 b) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at), "r"(a), "r"(b) : "memory");
-}
-__device__ __forceinline__ void load_transposed(u32 at, u32 &a, u32 &b) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(at)
-                 : "memory");
-}
-__device__ __forceinline__ void publish_shared() { // what threads wrote becomes visible to the tensor cores
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void hide(u32 &a) { asm volatile("" : "+r"(a)); }
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
-__device__ __forceinline__ u32 warp_max(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
-__device__ __forceinline__ u32 warp_min(u32 v) { return __reduce_min_sync(0xffffffffu, v); }
-__device__ __forceinline__ int first_lane(int v) { return __shfl_sync(0xffffffffu, v, 0); }
-__device__ __forceinline__ float read_in_order(const float *at) {
-    float v;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(at));
-    return v;
-}
-__device__ __forceinline__ void warp_sync() { __syncwarp(); }
-__device__ __forceinline__ u32 two(float low, float high) { // two bfloat16 in one word
-    u32 v;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
-__device__ __forceinline__ float low_of(u32 v) { return __uint_as_float(v << 16); }
-__device__ __forceinline__ float high_of(u32 v) { return __uint_as_float(v & 0xffff0000u); }
-__device__ __forceinline__ void add_global(float *at, float4 v) {
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
-}
-__device__ __forceinline__ void max_global(int *at, int v) { atomicMax(at, v); }
-__device__ __forceinline__ float4 read_fresh(const float *at) {
-    float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ void arrive(u32 *counter) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-__device__ __forceinline__ bool arrived(const u32 *counter, u32 target) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
-    return v >= target;
-}
-#endif
 
 struct Thread { // what a thread is and owns
     int group, thread, warp, lane, pair, channel, first; // `first` of the warpgroup's SW states
@@ -182,6 +68,13 @@ __device__ __forceinline__ Thread who_am_i() {
     me.copy_chunk = column * 8 + me.thread % 8;
     me.copies = column < 7;
     return me;
+}
+
+// To copy what the thread 32 before this one of the second warp would.
+__device__ __forceinline__ Thread first_warp_of(const Thread &me) {
+    Thread first = me;
+    first.copy_at -= 4 * 16, first.copy_chunk -= 4 * 8, first.copies = true;
+    return first;
 }
 
 __device__ __forceinline__ void group_sync(const Thread &me) { bar_sync(GROUP_BAR + me.group, 128); }
@@ -265,12 +158,12 @@ __device__ __forceinline__ void store_fragments(const Thread &me, uint4 *x, cons
 #pragma unroll
     for (int s = 0; s < SW; ++s) {
         if (me.first + s >= N) continue;
-        uint4 *at = x + (u64)(me.first + s) * FRAGMENT + 64 * me.warp + me.lane;
+        uint4 *at = x + (u64)(me.first + s) * FRAGMENT;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            at[32 * h] = uint4{f[word(0, s, h)], f[word(1, s, h)], f[word(2, s, h)], f[word(3, s, h)]};
-            at[32 * h + 256] = uint4{f[word(4, s, h)], f[word(5, s, h)], f[word(6, s, h)], 0};
-        }
+        for (int r = 0; r < 6; r += 2)
+            at[r * 64 + me.thread] =
+                uint4{f[word(r, s, 0)], f[word(r, s, 1)], f[word(r + 1, s, 0)], f[word(r + 1, s, 1)]};
+        ((uint2 *)(at + 3 * 128))[me.thread] = uint2{f[word(6, s, 0)], f[word(6, s, 1)]};
     }
 }
 
@@ -280,15 +173,23 @@ __device__ __forceinline__ void load_fragments(const Thread &me, const uint4 *x,
 #pragma unroll
     for (int s = 0; s < SW; ++s) {
         const int n = me.first + s < N ? me.first + s : N - 1;
-        const uint4 *at = x + (u64)n * FRAGMENT + 64 * me.warp + me.lane;
+        const uint4 *at = x + (u64)n * FRAGMENT;
         const bool zero = ZERO && me.first + s >= N;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const uint4 none = {0, 0, 0, 0}, a = zero ? none : at[32 * h], b = zero ? none : at[32 * h + 256];
-            f[word(0, s, h)] = a.x, f[word(1, s, h)] = a.y, f[word(2, s, h)] = a.z, f[word(3, s, h)] = a.w;
-            f[word(4, s, h)] = b.x, f[word(5, s, h)] = b.y, f[word(6, s, h)] = b.z;
+        for (int r = 0; r < 6; r += 2) {
+            const uint4 v = zero ? uint4{0, 0, 0, 0} : at[r * 64 + me.thread];
+            f[word(r, s, 0)] = v.x, f[word(r, s, 1)] = v.y, f[word(r + 1, s, 0)] = v.z, f[word(r + 1, s, 1)] = v.w;
         }
+        const uint2 v = zero ? uint2{0, 0} : ((const uint2 *)(at + 3 * 128))[me.thread];
+        f[word(6, s, 0)] = v.x, f[word(6, s, 1)] = v.y;
     }
+}
+
+// The image to registers.
+__device__ __forceinline__ void read_image(const Thread &me, u32 (&fragments)[RESULTS / 2]) {
+#pragma unroll
+    for (int j = 0; j < GROUPS; ++j) // lanes 0 to 15 give the addresses; those of the others are not used
+        load_transposed(me.write_at - me.lane / 16 * 128 + j * 128, fragments[2 * j], fragments[2 * j + 1]);
 }
 
 // Warpgroups issue their products in turns, so that one begins what lies between two products before the next does.
@@ -362,13 +263,15 @@ __device__ __forceinline__ void add_up(const Thread &me, const float (&mine)[2][
         }
 }
 
-// Adds the block's sums to those in global memory (2 batches, COUNT, 64) and waits until all blocks have. (To send each
-// sum to one block and its total back, by words that need no fence, took 5,200 cycles instead of 3,500.) While blocks
-// meet, `meanwhile` is done; then `conclude(batch, channel)` by 32 threads, for four channels each, and all go on.
-// Stores that were under way when a block arrives would hold it up, so that most are made afterwards.
-template <int COUNT, class Work, class Conclusion>
-__device__ __forceinline__ void meet(const Thread &me, float *sums, u32 *counter, u32 target, int num_kept,
-                                     Work meanwhile, Conclusion conclude) {
+// Adds the block's sums to those of every SPREAD-th block, `sums` (2 batches, COUNT, 64) being the first of SPREAD
+// lists that lie `apart` floats apart, and waits until all blocks have. (To send each sum to one block and its total
+// back, by words that need no fence, took 5,200 cycles instead of 3,500.) While blocks meet, `store_own` is done, and
+// `store(as)` for every thread, by the second warp for the first one as well, which waits for the other blocks; then
+// `conclude(batch, channel)` by 32 threads, for four channels each, and all go on. Stores that were under way when a
+// block arrives would hold it up, so that most are made here.
+template <int COUNT, class OwnStores, class Stores, class Conclusion>
+__device__ __forceinline__ void meet(const Thread &me, float *sums, int apart, u32 *counter, u32 target, int num_kept,
+                                     OwnStores store_own, Stores store, Conclusion conclude) {
     const u32 partial = me.shared + PARTIAL_AT;
     bar_sync(ALL_BAR, THREADS);
     if (me.group == 0 && me.warp == 0) {
@@ -383,23 +286,38 @@ __device__ __forceinline__ void meet(const Thread &me, float *sums, u32 *counter
                 total.x += __uint_as_float(v.x), total.y += __uint_as_float(v.y);
                 total.z += __uint_as_float(v.z), total.w += __uint_as_float(v.w);
             }
-            if (batch == 0 ? begin < num_kept : end > num_kept) add_global(sums + i * 4, total);
+            if (batch == 0 ? begin < num_kept : end > num_kept)
+                add_global(sums + blockIdx.x % SPREAD * apart + i * 4, total);
         }
         warp_sync();
         if (me.lane == 0) arrive(counter);
         bar_arrive(MEETING_BAR, THREADS);
-        meanwhile();
+        store_own();
         if (me.lane == 0)
             while (!arrived(counter, target)) {}
         warp_sync();
         conclude(me.lane / 16, me.lane % 16 * 4);
     } else {
         bar_sync(MEETING_BAR, THREADS);
-        meanwhile();
+        store_own();
+        store(me);
+        if (me.group == 0 && me.warp == 1) store(first_warp_of(me));
     }
     wait_copies(); // of filters, at first
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
+}
+
+// Four channels' sums over all lists of `meet`.
+__device__ __forceinline__ void read_sums(const float *sums, int apart, float (&v)[4]) {
+    float4 read[SPREAD];
+#pragma unroll
+    for (int i = 0; i < SPREAD; ++i) read[i] = read_fresh(sums + i * apart);
+#pragma unroll
+    for (int i = 0; i < SPREAD; ++i) {
+        v[0] = i ? v[0] + read[i].x : read[i].x, v[1] = i ? v[1] + read[i].y : read[i].y;
+        v[2] = i ? v[2] + read[i].z : read[i].z, v[3] = i ? v[3] + read[i].w : read[i].w;
+    }
 }
 
 __device__ __forceinline__ float one_by_count(int batch, int num_kept, int N) {
@@ -459,9 +377,9 @@ __device__ __forceinline__ void load_maps(const Thread &me, const float *maps, c
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     rollout_forward(const uint4 *z, const long long *actions, const float *maps, const uint4 *filters,
-                    const float *gamma, const float *beta, const float *bias, uint4 *states, uint4 *kept, uint4 *last,
-                    uint4 *y, uint4 *x1f, uint4 *zf, float *sums, float *meta, u32 *counter, int N, int num_kept,
-                    int K) {
+                    const float *gamma, const float *beta, const float *bias, uint4 *kept, uint4 *last, uint4 *x1f,
+                    uint4 *zf, float *lines, float *sums, float *lists, float *meta, u32 *counter, int N,
+                    int num_kept, int K) {
     const Thread me = who_am_i();
     const u32 exchange = me.shared + EXCHANGE_AT + me.group * SW * 32;
     load_filter(me, filters, 0);
@@ -485,9 +403,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
     first_turn(me);
+    u32 fragments[RESULTS / 2];
+    read_image(me, fragments);
     for (int k = 0; k < K; ++k) {
         const u64 step = (u64)k * N;
-        u32 fragments[RESULTS / 2];
         float first[RESULTS], acc[RESULTS], other[RESULTS];
 #pragma unroll
         for (int i = 0; i < RESULTS / 2; ++i) {
@@ -499,8 +418,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int s = 0; s < SW; ++s) // of the next step
             action[s] = (int)action_at[(me.first + s < N ? s * K : 0) + (k + 1 < K ? k + 1 : k)];
-        store_image(me, states + step * CHUNKS, 0, N);
-        if (k > 0) store_image(me, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
+        store_fragments(me, zf + step * FRAGMENT, fragments, N); // the state that the step begins in
         finish(first, other);
         float sums_x[2][2] = {}, sums_xx[2][2] = {};
 #pragma unroll
@@ -531,12 +449,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         add_up<2, 1>(me, sums_xx);
         keep_packed(fragments);
         meet<2>(
-            me, sums + k * 256, counter, (k + 1) * gridDim.x, num_kept,
+            me, lists + k * 256, K * 256, counter, (k + 1) * gridDim.x, num_kept,
             [&]() { store_fragments(me, x1f + step * FRAGMENT, fragments, N); },
+            [&](const Thread &as) {
+                if (k > 0) store_image(as, kept + (u64)(k - 1) * num_kept * CHUNKS, 0, num_kept);
+            },
             [&](int batch, int channel) {
-                const float *at = sums + k * 256 + batch * 128 + channel;
+                const float *at = lists + k * 256 + batch * 128 + channel;
                 float x[4], xx[4], weight[4], shift[4], scale[4], offset[4];
-                four(read_fresh(at), x), four(read_fresh(at + 64), xx);
+                read_sums(at, K * 256, x), read_sums(at + 64, K * 256, xx);
                 parameter(me, 0, channel, weight), parameter(me, 1, channel, shift);
                 const float by_count = one_by_count(batch, num_kept, N);
 #pragma unroll
@@ -548,6 +469,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
                 write_affine(me, batch, 0, channel, scale);
                 write_affine(me, batch, 1, channel, offset);
+                if (blockIdx.x == 0) {
+                    const int first = k * 256 + batch * 128 + channel;
+                    float *line = lines + first, *sum = sums + first;
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        line[i] = scale[i], line[64 + i] = offset[i], sum[i] = x[i], sum[64 + i] = xx[i];
+                }
             });
         keep_packed(fragments);
 #pragma unroll
@@ -568,7 +496,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         write_image(me, fragments);
         float another[RESULTS];
         convolve<false>(me, acc, another, 1);
-        store_image(me, y + step * CHUNKS, 0, N);
         if (EARLY) load_maps(me, maps, action, map);
         const float b0 = __uint_as_float(read_word(me.shared + PARAMETERS_AT + 512 + me.channel * 4));
         const float b1 = __uint_as_float(read_word(me.shared + PARAMETERS_AT + 512 + me.channel * 4 + 32));
@@ -630,18 +557,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(fragments);
         if (!EARLY) load_maps(me, maps, action, map);
         write_image(me, fragments);
-        store_fragments(me, zf + step * FRAGMENT, fragments, N);
     }
+    store_fragments(me, zf + (u64)K * N * FRAGMENT, fragments, N);
     store_image(me, kept + (u64)(K - 1) * num_kept * CHUNKS, 0, num_kept);
     store_image(me, last, num_kept, N);
     last_turn(me);
-}
-
-// The image to registers.
-__device__ __forceinline__ void read_image(const Thread &me, u32 (&fragments)[RESULTS / 2]) {
-#pragma unroll
-    for (int j = 0; j < GROUPS; ++j) // lanes 0 to 15 give the addresses; those of the others are not used
-        load_transposed(me.write_at - me.lane / 16 * 128 + j * 128, fragments[2 * j], fragments[2 * j + 1]);
 }
 
 // Turns (count, 49 positions, 64 channels) into fragments, SW at a time by each warpgroup of the grid.
@@ -678,7 +598,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 64) write_word(me.shared + PARAMETERS_AT + threadIdx.x * 4, __float_as_uint(gamma[threadIdx.x]));
     float acc[RESULTS];
     u32 saved[RESULTS / 2];
-    load_fragments(me, zf + (u64)(K - 1) * N * FRAGMENT, saved, N);
+    load_fragments(me, zf + (u64)K * N * FRAGMENT, saved, N);
     wait_copies_but_one();
     publish_shared();
     bar_sync(ALL_BAR, THREADS);
@@ -765,7 +685,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         write_image(me, fragments);
         float dy[RESULTS], other[RESULTS];
         convolve<false>(me, dy, other, 1);
-        store_image(me, du + step * CHUNKS, 0, N);
         if (!EARLY) load_fragments(me, x1f + step * FRAGMENT, saved, N);
         finish(dy, other);
         keep_packed(saved);
@@ -795,13 +714,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         keep_packed(saved);
         keep_packed(fragments);
         meet<3>(
-            me, dsums + k * 384, counter, (K - k) * gridDim.x, num_kept, []() {},
+            me, dsums + k * 384, K * 384, counter, (K - k) * gridDim.x, num_kept,
+            []() {}, [&](const Thread &as) { store_image(as, du + step * CHUNKS, 0, N); },
             [&](int batch, int channel) {
                 const float *there = sums + k * 256 + batch * 128 + channel;
                 const float *at = dsums + k * 384 + batch * 192 + channel;
                 float x[4], xx[4], d[4], dx[4], u[4], weight[4], scale[4], slope[4], offset[4];
                 four(read_fresh(there), x), four(read_fresh(there + 64), xx);
-                four(read_fresh(at), d), four(read_fresh(at + 64), dx), four(read_fresh(at + 128), u);
+                read_sums(at, K * 384, d), read_sums(at + 64, K * 384, dx), read_sums(at + 128, K * 384, u);
                 parameter(me, 0, channel, weight);
                 const float by_count = one_by_count(batch, num_kept, N);
 #pragma unroll
@@ -849,7 +769,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
         }
-        if (EARLY && k > 0) load_fragments(me, zf + (step - N) * FRAGMENT, saved, N);
+        if (EARLY && k > 0) load_fragments(me, zf + step * FRAGMENT, saved, N);
         if (k > 0 && me.thread < SW && mine < N) copy_to_shared(described + me.thread * 16, meta + step - N + mine);
         write_image(me, fragments);
         const bool receives = k > 0 && g_kept != nullptr && me.first < num_kept; // the same for a whole warpgroup
@@ -858,7 +778,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float next[RESULTS], another[RESULTS];
         convolve<false>(me, next, another, 0);
         store_image(me, dx + step * CHUNKS, 0, N);
-        if (!EARLY && k > 0) load_fragments(me, zf + (step - N) * FRAGMENT, saved, N);
+        if (!EARLY && k > 0) load_fragments(me, zf + step * FRAGMENT, saved, N);
         if (!EARLY && receives) load_fragments<true>(me, given_here, fragments, num_kept);
         finish(next, another);
 #pragma unroll

@@ -10,23 +10,22 @@ through `rollout_triton`, as every other size and precision does. Weight gradien
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
 from playvirtual import kernels
+from playvirtual.kernels import hopper
 from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
-from playvirtual.kernels.rollout_gradients import parameter_gradients
+from playvirtual.kernels.gradients_hopper import MOST_ACTIONS, parameter_gradients
 
 CHANNELS, SIDE = 64, 7
 POSITIONS = SIDE * SIDE
-FRAGMENTS = 2 * 64 * 4 * 4 * 2  # numbers of a state in the kernels' own order
+FRAGMENTS = 7 * 8 * 64  # numbers of a state in the kernels' own order
+SPREAD = 4  # lists of sums that blocks add to, so that fewer atomics wait for each other
 # States per block -> warpgroups, states of each; what a block of more states would keep exceeds shared memory.
 SHAPES = {1: (1, 1), 2: (2, 1), 3: (3, 1), 4: (2, 2), 6: (3, 2), 8: (2, 4), 9: (3, 3)}
-
-Launch = Callable[[str, int, int, int, list[Any]], None]  # kernel, blocks, threads, bytes of shared memory, arguments
 
 
 class Shape(NamedTuple):
@@ -66,32 +65,13 @@ def shape_for(samples: int, processors: int, *, dense: bool = False) -> Optional
 
 def source(warpgroups: int, states: int) -> str:
     """The kernels' source for this many warpgroups and states of each."""
-    kernels = Path(__file__).with_name("rollout_hopper.cu").read_text()
-    sizes = f"constexpr int WARPGROUPS = {warpgroups}, SW = {states};\n"
-    return sizes + _products(states) + kernels
+    return hopper.source("rollout_hopper.cu", constants(warpgroups, states), 56 * states)
 
 
-def _products(states: int) -> str:
-    """The tensor cores' products of 64 × 16 by 16 × 56·states, which name their registers one by one."""
-    count = 28 * states
-    registers = ", ".join(f"%{i}" for i in range(count))
-
-    def operands(constraint: str) -> str:
-        return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
-
-    text = []
-    for name, adds, constraint in (("multiply", 0, "=f"), ("multiply_add", 1, "+f")):
-        product = f"wgmma.mma_async.sync.aligned.m64n{56 * states}k16.f32.bf16.bf16"
-        asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0;"
-        text.append(
-            "typedef unsigned long long u64;\n"
-            f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
-            f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
-            f' : {operands(constraint)} : "l"(a), "l"(b));}}'
-        )
-    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {operands("+f")} :: "memory");'
-    text.append(f"__device__ __forceinline__ void wait_products(float (&d)[{count}]) {{{wait}}}\n")
-    return "\n".join(text)
+def constants(warpgroups: int, states: int) -> dict[str, int]:
+    """What they are compiled for."""
+    # With more states, registers are scarce and meetings rare.
+    return {"WARPGROUPS": warpgroups, "SW": states, "SPREAD": SPREAD if states < 3 else 1}
 
 
 @cache
@@ -99,24 +79,21 @@ def _module(warpgroups: int, states: int, _device: int) -> CudaModule:
     return CudaModule(compiled(source(warpgroups, states), "sm_90a"))
 
 
-def _launcher(shape: Shape, device: torch.device) -> Launch:
+def _launcher(shape: Shape, device: torch.device) -> Callable[..., None]:
     """Launches on the GPU; a test replaces it."""
     return _module(shape.warpgroups, shape.states, device.index or 0).launch
 
 
-def _processors(device: torch.device) -> int:
-    """The SMs that this process has: under MPS it may be a part of them."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 @torch.compiler.assume_constant_result
-def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...]) -> bool:
-    """Whether these kernels can roll out states of this size (N, C, H, W) there."""
+def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...], num_actions: int) -> bool:
+    """Whether these kernels can roll out states of this size (N, C, H, W) there along so many different actions."""
     if device.type != "cuda" or dtype != torch.bfloat16 or size[1:] != (CHANNELS, SIDE, SIDE):
+        return False
+    if num_actions > MOST_ACTIONS:
         return False
     if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
         return False
-    shape = shape_for(size[0], _processors(device), dense=kernels.under_mps())
+    shape = shape_for(size[0], hopper.processors(device), dense=kernels.under_mps())
     return shape is not None and _fits(shape, device.index or 0)
 
 
@@ -131,7 +108,7 @@ def _fits(shape: Shape, device: int) -> bool:
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
-    shape = shape_for(samples, _processors(device), dense=kernels.under_mps())
+    shape = shape_for(samples, hopper.processors(device), dense=kernels.under_mps())
     assert shape is not None
     return shape
 
@@ -140,7 +117,7 @@ def _shape(samples: int, device: torch.device) -> Shape:
 def rollout(
     z: Tensor,  # (N, P, C) bfloat16
     actions: Tensor,  # (N, K) int64
-    maps: Tensor,  # (|A|, P·C) float32: the same in all rows but the first and the last
+    maps: Tensor,  # (|A|, P·C) float32: what constant planes add, see gradients_hopper
     w1: Tensor,  # (C, C, 3, 3)
     gamma: Tensor,  # (C,)
     beta: Tensor,  # (C,)
@@ -149,7 +126,7 @@ def rollout(
     num_kept: int,
 ) -> list[Tensor]:
     """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the way back needs …]."""
-    kept, last, states, y, x1, ends, work, back = found = _outputs(z, actions, num_kept)
+    kept, last, x1, states, lines, work, back = found = _outputs(z, actions, num_kept)
     (N, _, _), K = z.shape, actions.shape[1]
     there = torch.empty_like(back)
     shape = _shape(N, z.device)
@@ -157,10 +134,10 @@ def rollout(
     strides = [stride for w in (w1, w2) for stride in (w.stride(0), w.stride(1), w.stride(3))]
     assert w1.stride(2) == 3 * w1.stride(3)
     assert w2.stride(2) == 3 * w2.stride(3)
-    launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()])
-    sums, meta, counter = _parts(work, K, N)
+    launch("pack_filters", 288, 256, 0, [w1, w2, there, back, *strides, work, work.numel()], cooperative=False)
+    sums, lists, meta, counter = _parts(work, K, N)
     inputs = [z.contiguous(), actions.contiguous(), maps.contiguous(), there, gamma, beta, b2]
-    outputs = [states, kept, last, y, x1, ends, sums, meta, counter, N, num_kept, K]
+    outputs = [kept, last, x1, states, lines, sums, lists, meta, counter, N, num_kept, K]
     launch("rollout_forward", shape.blocks, shape.threads, shape.shared, [*inputs, *outputs])
     return found
 
@@ -170,18 +147,18 @@ def _outputs(z: Tensor, actions: Tensor, num_kept: int) -> list[Tensor]:
     return [
         z.new_empty(K, num_kept, P, C),
         z.new_empty(N - num_kept, P, C),
-        z.new_empty(K, N, P, C),  # the states that the steps begin in
-        z.new_empty(K, N, P, C),  # what BatchNorm made of x1
         z.new_empty(K, N, FRAGMENTS),  # x1, before BatchNorm
-        z.new_empty(K, N, FRAGMENTS),  # the states that the steps end in
-        z.new_empty(K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
+        z.new_empty(K + 1, N, FRAGMENTS),  # the states that the steps begin in, and the last ones
+        z.new_empty(K, 2, 2, C, dtype=torch.float32),  # BatchNorm of either batch: what it multiplies with and adds
+        z.new_empty((1 + SPREAD) * K * 4 * C + 4 * K * N + 1, dtype=torch.float32),  # see _parts
         z.new_empty(2, 9, C, C),  # filters for the way back
     ]
 
 
 def _parts(work: Tensor, K: int, N: int) -> tuple[Tensor, ...]:
-    """Sums of x1 and x1² (K, 2 batches, 2, C); each state's range, minimum and both places (K, N, 4); a counter."""
-    parts: tuple[Tensor, ...] = work.split([K * 4 * CHANNELS, 4 * K * N, 1])
+    """Sums of x1 and x1² (K, 2 batches, 2, C); the lists they are the sums of (SPREAD, K, 2, 2, C); each state's range,
+    minimum and both places (K, N, 4); a counter."""
+    parts: tuple[Tensor, ...] = work.split([K * 4 * CHANNELS, SPREAD * K * 4 * CHANNELS, 4 * K * N, 1])
     return parts
 
 
@@ -201,7 +178,7 @@ def rollout_backward(
     g_last: Optional[Tensor],  # (N − num_kept, P, C)
     gamma: Tensor,
     x1: Tensor,
-    ends: Tensor,
+    states: Tensor,
     work: Tensor,
     back: Tensor,
     num_kept: int,
@@ -210,20 +187,21 @@ def rollout_backward(
     K, N, _ = x1.shape
     dz = x1.new_empty(N, POSITIONS, CHANNELS)
     dx, du = x1.new_empty(K, N, POSITIONS, CHANNELS), x1.new_empty(K, N, POSITIONS, CHANNELS)
-    dsums = torch.zeros(K * 6 * CHANNELS + 1, device=x1.device)
+    dsums = torch.zeros(SPREAD * K * 6 * CHANNELS + 1, device=x1.device)
     totals = torch.empty(K, 2, 3, CHANNELS, device=x1.device)
     fragments = x1.new_empty((K - 1) * num_kept, FRAGMENTS)  # of g_kept
-    sums, meta, _ = _parts(work, K, N)
+    sums, _, meta, _ = _parts(work, K, N)
     shape = _shape(N, x1.device)
     given = [None if g is None or not g.numel() else g.contiguous() for g in (g_kept, g_last)]
-    inputs = [*given, gamma, back, x1, ends, sums, meta]
+    inputs = [*given, gamma, back, x1, states, sums, meta]
     arguments = [*inputs, du, dx, dz, dsums, totals, fragments, dsums[-1:], N, num_kept, K]
-    _launcher(shape, x1.device)("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments)
+    launch = _launcher(shape, x1.device)
+    launch("rollout_backward", shape.blocks, shape.threads, shape.shared, arguments)
     return [dz, dx, du, totals]
 
 
 @rollout_backward.register_fake
-def _(g_kept, g_last, gamma, x1, ends, work, back, num_kept):
+def _(g_kept, g_last, gamma, x1, states, work, back, num_kept):
     K, N, _ = x1.shape
     maps = [x1.new_empty(*size, POSITIONS, CHANNELS) for size in ((N,), (K, N), (K, N))]
     return [*maps, x1.new_empty(K, 2, 3, CHANNELS, dtype=torch.float32)]
@@ -237,10 +215,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _backward(ctx: Any, grads: list[Optional[Tensor]]) -> tuple[Any, ...]:
-    actions, maps, w1, gamma, w2, states, y, x1, ends, work, back = ctx.saved_tensors
-    dz, dx, du, totals = rollout_backward(grads[0], grads[1], gamma, x1, ends, work, back, ctx.num_kept)
-    found = parameter_gradients(actions, maps, w1, w2, states, y, dx, du, totals, SIDE, SIDE)
-    return dz, None, *found, None
+    actions, maps, w1, gamma, w2, x1, states, lines, work, back = ctx.saved_tensors
+    dz, dx, du, totals = rollout_backward(grads[0], grads[1], gamma, x1, states, work, back, ctx.num_kept)
+    if not any(ctx.needs_input_grad[2:]):  # those of a model that does not learn
+        return dz, *[None] * 8
+    given = (actions, maps, w1, w2, states, x1, lines, dx, du, totals)
+    dmaps, dw1, dw2, (dbeta, dgamma, db2) = parameter_gradients(*given, ctx.num_kept)
+    return dz, None, dmaps, dw1, dgamma, dbeta, dw2, db2, None
 
 
 rollout.register_autograd(_backward, setup_context=_save)

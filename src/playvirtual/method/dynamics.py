@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from playvirtual import kernels
 from playvirtual.kernels import rollout as rollout_kernels
+from playvirtual.kernels.linear import linear
 from playvirtual.kernels.rollout import rescale
 from playvirtual.method.actions import ActionSpace, DiscreteActions
 
@@ -186,7 +187,7 @@ class DenseDynamics(Dynamics):
 
     def forward(self, z: Tensor, a: Tensor) -> Tensor:  # (N, D), (N,) or (N, A) -> (N, D)
         x = torch.cat([z, self.actions.encode(a).to(z.dtype)], 1)
-        z = self.fc2(F.relu(self.ln(self.fc1(x))))
+        z = linear(F.relu(self.ln(linear(x, self.fc1))), self.fc2)
         return rescale(z) if self.rescaled else z
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:

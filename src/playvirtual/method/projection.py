@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual.kernels.linear import linear
+
 
 def cosine_distance(prediction: Tensor, target: Tensor, eps: float = 1e-3) -> Tensor:
     """‖p/‖p‖ − t/‖t‖‖² = 2 − 2·cos(p, t) over the last dimension; norms below ε count as ε."""
@@ -40,5 +42,4 @@ class ProjectionHead(nn.Module):
         self.fc2 = nn.Linear(hidden, size)
 
     def forward(self, x: Tensor) -> Tensor:  # (…, D) -> (…, D)
-        out: Tensor = self.fc2(F.relu(self.fc1(x)))
-        return out
+        return linear(F.relu(linear(x, self.fc1)), self.fc2)

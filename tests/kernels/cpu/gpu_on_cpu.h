@@ -1,4 +1,4 @@
-// What rollout_hopper.cu asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
+// What hopper.cuh asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
 // Barriers, exchanges between the lanes of a warp, matrix stores and tensor-core products (from their descriptors) do
 // what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for.
 // What is not seen here: timing, missing fences, and whether descriptors mean on the chip what the manual says.
@@ -17,12 +17,16 @@
 #include <vector>
 
 #define ON_CPU
+#ifndef TRANSPOSED
+#define TRANSPOSED false // see number_at
+#endif
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
 struct uint4 { unsigned x, y, z, w; };
+struct uint2 { unsigned x, y; };
 struct float4 { float x, y, z, w; };
 struct dim { int x; };
 
@@ -34,13 +38,21 @@ struct Exchange { // between the lanes of a warp
     int arrived = 0, left = 0;
     uint64_t in[32][4];
 };
-struct Product { float *d; uint64_t a, b; bool add; int results; };
+struct Product {
+    float *d;
+    uint64_t a, b;
+    bool add;
+    int results;
+    bool given = false; // whether the left operand came from registers: a thread's two rows of it
+    float rows[2][16] = {};
+};
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
+    char *stack = nullptr; // while it has begun and is not done
     int block, thread;
     bool done = false;
     std::vector<Product> waiting;
+    size_t committed = 0, before = 0; // products in all groups, and in all but the last one
 };
 static std::vector<std::unique_ptr<Fiber>> fibers;
 static std::vector<std::vector<unsigned char>> shared_of; // by block
@@ -70,6 +82,23 @@ static void enter() {
     swapcontext(&now->context, &scheduler);
 }
 
+constexpr size_t STACK = 128 << 10;
+static std::vector<std::unique_ptr<char[]>> stacks;
+static std::vector<char *> free_stacks; // of threads that are done, for those that begin
+
+static void begin(Fiber &fiber) {
+    if (free_stacks.empty()) {
+        stacks.push_back(std::make_unique<char[]>(STACK));
+        free_stacks.push_back(stacks.back().get());
+    }
+    fiber.stack = free_stacks.back();
+    free_stacks.pop_back();
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack, fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, enter, 0);
+}
+
 static void run_grid(int grid, int block, int shared, std::function<void()> f) {
     body = std::move(f);
     gridDim.x = grid, blockDim.x = block;
@@ -79,23 +108,30 @@ static void run_grid(int grid, int block, int shared, std::function<void()> f) {
     for (int b = 0; b < grid; ++b)
         for (int t = 0; t < block; ++t) {
             auto fiber = std::make_unique<Fiber>();
-            fiber->stack.resize(128 << 10), fiber->block = b, fiber->thread = t;
-            getcontext(&fiber->context);
-            fiber->context.uc_stack.ss_sp = fiber->stack.data(), fiber->context.uc_stack.ss_size = fiber->stack.size();
-            fiber->context.uc_link = nullptr;
-            makecontext(&fiber->context, enter, 0);
+            fiber->block = b, fiber->thread = t;
             fibers.push_back(std::move(fiber));
         }
     int idle = 0; // rounds in which every thread only looked whether something had come
     for (bool open = true; open;) {
-        open = false, moved = false;
-        for (auto &fiber : fibers)
-            if (!fiber->done) {
-                open = true;
-                now = fiber.get(), threadIdx.x = now->thread, blockIdx.x = now->block;
-                swapcontext(&scheduler, &now->context);
-            }
-        idle = moved ? 0 : idle + 1;
+        open = false;
+        bool advanced = false;
+        for (int b = 0; b < grid; ++b) {
+            // As far as a block comes by itself, so that few threads have begun and are not done.
+            do {
+                moved = false;
+                for (int t = 0; t < block; ++t) {
+                    Fiber &fiber = *fibers[b * block + t];
+                    if (fiber.done) continue;
+                    if (!fiber.stack) begin(fiber);
+                    now = &fiber, threadIdx.x = t, blockIdx.x = b;
+                    swapcontext(&scheduler, &now->context);
+                    if (fiber.done) free_stacks.push_back(fiber.stack);
+                    else open = true;
+                }
+                advanced |= moved;
+            } while (moved);
+        }
+        idle = advanced ? 0 : idle + 1;
         if (idle == 1000) fprintf(stderr, "deadlock\n"), abort();
     }
 }
@@ -119,6 +155,10 @@ static void write_shared(uint32_t at, uint4 v) { if (at % 16) abort(); memcpy(at
 static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4), 4); return v; }
 static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
 static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
+static uint2 read_two(uint32_t at) { uint2 v; if (at % 8) abort(); memcpy(&v, at_shared(at, 8), 8); return v; }
+static void copy_or_clear(uint32_t at, const uint4 *from, bool wanted) {
+    write_shared(at, wanted ? *from : uint4{0, 0, 0, 0});
+}
 static void commit_copies() {}
 static void wait_copies_but_one() {}
 static void wait_copies() {}
@@ -128,6 +168,33 @@ static float reciprocal_root(float x) { return 1.0f / std::sqrt(x); }
 static void publish_shared() {}
 static float read_in_order(const float *at) { return *at; }
 static void hide(uint32_t &) {}
+template <int COUNT> static void take_registers() {}
+template <int COUNT> static void leave_registers() {}
+
+struct SharedBarrier { uint16_t count, missing; uint32_t phases; };
+static SharedBarrier shared_barrier(uint32_t at) {
+    SharedBarrier bar;
+    if (at % 8) abort();
+    memcpy(&bar, at_shared(at, 8), 8);
+    return bar;
+}
+static void init_barrier(uint32_t at, uint32_t count) {
+    const SharedBarrier bar{(uint16_t)count, (uint16_t)count, 0};
+    memcpy(at_shared(at, 8), &bar, 8);
+}
+static void arrive_at(uint32_t at) {
+    SharedBarrier bar = shared_barrier(at);
+    if (--bar.missing == 0) bar.missing = bar.count, ++bar.phases, moved = true;
+    memcpy(at_shared(at, 8), &bar, 8);
+}
+static void arrive_after_copies(uint32_t at) { arrive_at(at); }
+static bool passed(uint32_t at, uint32_t parity) {
+    if (shared_barrier(at).phases % 2 != parity) return true;
+    Fiber *self = now;
+    swapcontext(&self->context, &scheduler);
+    now = self, threadIdx.x = self->thread, blockIdx.x = self->block;
+    return false;
+}
 
 static void bar_sync(int id, int threads) {
     Barrier &bar = barriers[now->block][id];
@@ -209,16 +276,31 @@ static uint32_t two(float low, float high) { return round_bf16(low) | round_bf16
 static float low_of(uint32_t v) { return __uint_as_float(v << 16); }
 static float high_of(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
 
-// A matrix without swizzle whose 8 (row) × 16 byte blocks hold rows one after the other.
+// A matrix without swizzle whose 8 × 16 byte blocks hold rows one after the other or, TRANSPOSED, what is summed over.
 static float number_at(uint64_t matrix, int row, int k) {
     const uint32_t start = (uint32_t)(matrix & 0x3fff) << 4, along_k = (uint32_t)(matrix >> 16 & 0x3fff) << 4;
     const uint32_t rows = (uint32_t)(matrix >> 32 & 0x3fff) << 4;
+    const int line = TRANSPOSED ? k : row, inside = TRANSPOSED ? row : k;
     uint16_t v;
-    memcpy(&v, at_shared(start + row % 8 * 16 + row / 8 * rows + k / 8 * along_k + k % 8 * 2, 2), 2);
+    memcpy(&v, at_shared(start + line % 8 * 16 + row / 8 * rows + k / 8 * along_k + inside % 8 * 2, 2), 2);
+    return __uint_as_float((uint32_t)v << 16);
+}
+// One whose blocks of 16 bytes hold 8 rows each, one k after the other.
+static float turned_number_at(uint64_t matrix, int row, int k) {
+    const uint32_t start = (uint32_t)(matrix & 0x3fff) << 4, along_k = (uint32_t)(matrix >> 16 & 0x3fff) << 4;
+    const uint32_t rows = (uint32_t)(matrix >> 32 & 0x3fff) << 4;
+    uint16_t v;
+    memcpy(&v, at_shared(start + k % 8 * 16 + k / 8 * along_k + row / 8 * rows + row % 8 * 2, 2), 2);
     return __uint_as_float((uint32_t)v << 16);
 }
 static void compute(const Product &p) {
     const int lane = now->thread % 32, warp = now->thread / 32 % 4;
+    if (p.given) {
+        for (int i = 0; i < p.results; ++i)
+            for (int k = 0; k < 16; ++k)
+                p.d[i] += p.rows[i / 2 % 2][k] * turned_number_at(p.b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+        return;
+    }
     for (int j = 0; j < p.results / 4; ++j)
         for (int half = 0; half < 2; ++half)
             for (int e = 0; e < 2; ++e) {
@@ -230,18 +312,33 @@ static void compute(const Product &p) {
             }
 }
 static bool LAZY;
-template <int R> static void begin(float (&d)[R], uint64_t a, uint64_t b, bool add) {
-    const Product p{d, a, b, add, R};
+static void begin(const Product &p) {
     if (LAZY) now->waiting.push_back(p); else compute(p);
 }
-template <int R> static void multiply(float (&d)[R], uint64_t a, uint64_t b) { begin(d, a, b, false); }
-template <int R> static void multiply_add(float (&d)[R], uint64_t a, uint64_t b) { begin(d, a, b, true); }
-static void begin_products() {}
-static void commit_products() {}
-template <int R> static void wait_products(float (&)[R]) {
-    for (auto &p : now->waiting) compute(p);
-    now->waiting.clear();
+template <int R> static void multiply(float (&d)[R], uint64_t a, uint64_t b) { begin({d, a, b, false, R}); }
+template <int R> static void multiply_add(float (&d)[R], uint64_t a, uint64_t b) { begin({d, a, b, true, R}); }
+template <int R> static void multiply_rows(float (&d)[R], const uint32_t (&a)[4], uint64_t b) {
+    begin(with_warp(a[0], a[1], a[2], a[3], [&](Exchange &e, int lane) {
+        Product p{d, 0, b, true, R, true};
+        for (int half = 0; half < 2; ++half)
+            for (int k = 0; k < 16; ++k) { // a lane holds two columns of the first 8 and two of the others
+                const uint32_t v = (uint32_t)e.in[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + half];
+                p.rows[half][k] = k % 2 ? high_of(v) : low_of(v);
+            }
+        return p;
+    }));
 }
+static void begin_products() {}
+static void commit_products() { now->before = now->committed, now->committed = now->waiting.size(); }
+static void compute_first(size_t count) {
+    auto &waiting = now->waiting;
+    for (size_t i = 0; i < count; ++i) compute(waiting[i]);
+    waiting.erase(waiting.begin(), waiting.begin() + (long)count);
+    now->committed = waiting.size(), now->before = 0;
+}
+static void wait_products_but_one() { compute_first(now->before); }
+template <int R> static void wait_products(float (&)[R]) { compute_first(now->waiting.size()); }
+template <int R> static void wait_all_products(float (&d)[R], float (&)[R], float (&)[R]) { wait_products(d); }
 
 static void add_global(float *at, float4 v) { at[0] += v.x, at[1] += v.y, at[2] += v.z, at[3] += v.w; }
 static void max_global(int *at, int v) { if (v > *at) *at = v; }

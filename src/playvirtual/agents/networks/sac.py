@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from playvirtual.agents.networks import output_size
-from playvirtual.kernels.convolution import conv_relu
+from playvirtual.kernels.convolution import conv_relus
+from playvirtual.kernels.linear import linear
 
 
 def orthogonal(module: nn.Module) -> None:
@@ -50,9 +51,7 @@ class Convolutions(nn.Module):
         self.size = c * height * width
 
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w)
-        for conv in self.layers:
-            x = conv_relu(x, conv)
-        return x
+        return conv_relus(x, self.layers)
 
 
 class LatentLayer(nn.Module):
@@ -145,7 +144,7 @@ def outputs(layers: nn.Sequential, x: Tensor) -> Tensor:
     *hidden, last = layers
     assert isinstance(last, nn.Linear)
     for layer in hidden:
-        x = layer(x)
+        x = linear(x, layer) if isinstance(layer, nn.Linear) else layer(x)
     with torch.autocast(x.device.type, enabled=False):
         y: Tensor = last(x.to(last.weight.dtype))
     return y

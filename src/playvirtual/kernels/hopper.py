@@ -1,0 +1,110 @@
+"""What the kernels for Hopper GPUs, written in CUDA C++, have in common: their sources and how they are launched."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
+
+SHARED = 232_448  # bytes of shared memory that a block may have
+
+
+class Kernel(Protocol):
+    """A kernel for certain sizes, which it is a tuple of."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def name(self) -> str:
+        """What it is called in its source."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        ...
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """CUDA C++."""
+        ...
+
+
+def supported(device: torch.device) -> bool:
+    """Whether it is a Hopper GPU and kernels can be compiled."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and has_compiler()
+
+
+def fits(kernel: Kernel, device: torch.device) -> bool:
+    """Whether the kernel can be compiled and an SM can hold a block of it."""
+    return _fits(kernel.name, kernel, device.index or 0)
+
+
+def launch(kernel: Kernel, device: torch.device, blocks: int, arguments: list[Any]) -> None:
+    """On the GPU; a test replaces it."""
+    module = _module(kernel.name, kernel, device.index or 0)
+    module.launch(kernel.name, blocks, kernel.threads, kernel.shared, arguments, cooperative=False)
+
+
+def processors(device: torch.device) -> int:
+    """The SMs that this process has: under MPS it may be a part of them."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _module(_name: str, kernel: Kernel, _device: int) -> CudaModule:
+    return CudaModule(compiled(kernel.source, "sm_90a"))
+
+
+@cache
+def _fits(name: str, kernel: Kernel, device: int) -> bool:
+    try:
+        return _module(name, kernel, device).resident(name, kernel.threads, kernel.shared) > 0
+    except CudaError:
+        return False
+
+
+def source(
+    name: str, constants: dict[str, int], columns: int = 0, *, transposed: bool = False, own_products: str = ""
+) -> str:
+    """The kernels' source in this folder, for these constants and, if any, products of so many columns or its own."""
+    folder = Path(__file__).parent
+    if columns:
+        own_products = products(columns, transposed=transposed)
+    values = "".join(f"constexpr int {key} = {value};\n" for key, value in constants.items())
+    parts = [(folder / "hopper.cuh").read_text(), values, own_products]
+    return "".join([*parts, (folder / name).read_text()])
+
+
+def products(columns: int, *, transposed: bool = False) -> str:
+    """The tensor cores' products of 64 × 16 by 16 × columns, which name their registers one by one.
+
+    In both matrices the 16 numbers of a sum lie side by side or, if they are `transposed`, the 64 and the columns do.
+    """
+    count = columns // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+
+    def operands(constraint: str) -> str:
+        return ", ".join(f'"{constraint}"(d[{i}])' for i in range(count))
+
+    text, order = [], int(transposed)
+    for name, adds, constraint in (("multiply", 0, "=f"), ("multiply_add", 1, "+f")):
+        product = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16"
+        asm = f"{product} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1, {order}, {order};"
+        text.append(
+            f"__device__ __forceinline__ void {name}(float (&d)[{count}], u64 a, u64 b) {{"
+            f'asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n{asm}\\n}}"'
+            f' : {operands(constraint)} : "l"(a), "l"(b));}}'
+        )
+    wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {operands("+f")} :: "memory");'
+    text.append(f"__device__ __forceinline__ void wait_products(float (&d)[{count}]) {{{wait}}}\n")
+    return "\n".join(text)
