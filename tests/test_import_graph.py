@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "playvirtual"
 PAGE = ROOT / "docs" / "architecture.md"
 
-BASE = ("errors", "options", "device", "messages", "extensions", "published")  # modules that every room may import
+# Modules that every room may import.
+BASE = ("errors", "options", "device", "messages", "extensions", "files", "published")
 # Room → the rooms it may import besides `base`. Everything stands above what it imports.
 BELOW: dict[str, tuple[str, ...]] = {
     "base": (),

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from playvirtual import files
 from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
+from playvirtual.envs import check_trusted
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
@@ -48,10 +50,14 @@ def train(
     return _run(config, path, resume=resume, log=log, quiet=quiet)
 
 
-def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, **options: Any) -> Run:
-    """Resumes the run in that folder; `options`, if any, must be those it was started with, but for `device`."""
+def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, trust_env: bool = False, **options: Any) -> Run:
+    """Resumes the run in that folder; `options`, if any, must be those it was started with, but for `device`.
+
+    `trust_env` allows to import the module that the folder's task names (gym/module:Name-v0).
+    """
     folder = _open(path)
     config = with_values(folder.config(), options)
+    _check_trusted(path, config, trust_env=trust_env)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet)
 
 
@@ -73,15 +79,13 @@ def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:
 def export(path: RunOrPath, out: str | Path) -> Path:
     """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration."""
     folder, target = _open(path), Path(out)
-    if target.exists():
+    if files.kind(target, "out") is not None or target.is_symlink():
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
-    folder.config()  # what `load` could not read is not worth writing
-    config = (folder.path / "config.json").read_bytes()
-    source = policy_folder(folder)
+    load_agent(folder.config(), source := policy_folder(folder), "cpu")  # what cannot be loaded is not worth writing
+    config = files.read(folder.path / "config.json", "run", files.RECORD_BYTES)
     contents = [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
     with writing("out", target):
-        target.mkdir(parents=True)
-        checkpoint.write_folder(target, [("config.json", config), *contents])
+        checkpoint.write_new_folder(target, [("config.json", config), *contents])
     return target
 
 
@@ -92,16 +96,19 @@ def evaluate(
     seed: int | None = None,
     device: str | torch.device = "auto",
     watcher: Watcher | None = None,
+    trust_env: bool = False,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
 
-    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint.
+    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `trust_env` allows
+    to import the module that the folder's task names (gym/module:Name-v0).
     """
     folder = _open(path)
     if episodes is not None and not 1 <= coerce("episodes", int, episodes) <= LARGEST_INT:
         raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     given = {"eval_episodes": episodes, "seed": seed}
     config = with_values(folder.config(), {k: v for k, v in given.items() if v is not None})
+    _check_trusted(path, config, trust_env=trust_env)
     source = policy_folder(folder)
     agent = load_agent(config, source, device)
     step = read_step(source)
@@ -115,6 +122,11 @@ def evaluate(
             step=step,
             watcher=watcher,
         )
+
+
+def _check_trusted(run: RunOrPath, config: Config, *, trust_env: bool) -> None:
+    """Raises if the folder's task would execute a module; a run that this process has made is trusted."""
+    check_trusted(config.task, f"the run folder {str(run)!r}", trust_env=trust_env or isinstance(run, Run))
 
 
 def _open(run: RunOrPath) -> RunFolder:

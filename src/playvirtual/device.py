@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from playvirtual.errors import InputError
+from playvirtual.files import available_memory
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +51,27 @@ def resolve_device(device: str | torch.device) -> torch.device:
         if count == 0:
             raise InputError(f"device: {name!r} is not there (PyTorch sees no GPU); allowed: auto, cpu")
     return torch.device(name)
+
+
+def check_memory(device: torch.device, needs: Mapping[str, int]) -> None:
+    """Raises an InputError with the numbers if the bytes that are needed, by what needs them, are not free there.
+
+    What needs more than there is would not fail by itself: the kernel kills the process when the memory is written to.
+    """
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    needed = sum(needs.values())
+    if needed > free:
+        parts = ", ".join(f"{name} {_gib(size)}" for name, size in needs.items())
+        raise InputError(
+            f"memory: about {_gib(needed)} GiB are needed ({parts}), {_gib(free)} GiB are free; what decides it: "
+            "batch_size, K, M, the sizes of networks and images, capacity, eval_envs, eval_episodes"
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f}"
 
 
 def configure_torch(device: torch.device, precision: str, threads: int = 0) -> None:

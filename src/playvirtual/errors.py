@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
+LONGEST_SHOWN = 300  # characters of a value in an error
+
 
 class InputError(ValueError):
     """Bad input: one line with the field, its value, and what is allowed. The exit code is 2."""
@@ -25,6 +27,10 @@ class Crash(RunError):
     """A run that stopped because of an unexpected error, which is its cause and is shown with a traceback."""
 
 
+class EnvError(RunError):
+    """An environment that breaks its contract or raises: one line with its name, the moment and what is allowed."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run that a signal stopped after its checkpoint was written. The exit code is 128 + the signal's number."""
 
@@ -33,13 +39,26 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + received
 
 
+def shown(value: object) -> str:
+    """A value as an error shows it: in quotes, in one line, and not longer than a line can be."""
+    try:
+        return shown_text(repr(str(value) if isinstance(value, Path) else value))
+    except (ValueError, RecursionError):  # a whole number of thousands of digits
+        return f"a {type(value).__name__}"
+
+
+def shown_text(text: str) -> str:
+    """The text, without its middle if it is long."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN // 2]}…{text[-LONGEST_SHOWN // 2 :]}"
+
+
 def unknown(kind: str, value: str, allowed: Iterable[str], meant: str | None = None) -> InputError:
     """The error for a name that is not one of `allowed`; it suggests `meant`, or else the closest name."""
     names = sorted(allowed)
     suggestion = meant or _closest(value, names)
     hint = f"did you mean {suggestion!r}? " if suggestion else ""
-    shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
-    return InputError(f"{kind}: {value!r} is not known; {hint}allowed: {shown}")
+    listed = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
+    return InputError(f"{kind}: {shown(value)} is not known; {hint}allowed: {listed}")
 
 
 def _closest(value: object, names: list[str]) -> str | None:
@@ -50,15 +69,27 @@ def _closest(value: object, names: list[str]) -> str | None:
     return next(iter(same or get_close_matches(value, names, n=1, cutoff=0.5)), None)
 
 
+def in_one_line(error: BaseException) -> str:
+    """An error of foreign code: its type, its text, and the file and line that raised it."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"{shown_text(text)}{place}"
+
+
 @contextmanager
 def writing(field: str, path: Path) -> Iterator[None]:
-    """Turns an OSError while writing to `path`, which the option `field` names, into an InputError."""
+    """Turns an error while writing to `path`, which the option `field` names and may be no path, into an InputError."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(
-            f"{field}: {str(path)!r} cannot be written: {reason}; allowed: where files can be made"
+            f"{field}: {shown(path)} cannot be written: {reason}; allowed: where files can be made"
         ) from None
 
 

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+from contextlib import suppress
 
 from playvirtual.errors import RunError
 
@@ -17,11 +18,15 @@ class StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(f"playvirtual: {record.getMessage()}", file=sys.stderr, flush=True)
-        except OSError:
-            pass  # a full disk, or a pipe that nothing reads any more
+            say(record.getMessage())
         except Exception:
             self.handleError(record)
+
+
+def say(text: str) -> None:
+    """Prints one line `playvirtual: text` to the present stderr, if that can be written to."""
+    with suppress(OSError):  # a full disk, or a pipe that nothing reads any more
+        print(f"playvirtual: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
 
 
 def log_to_stderr() -> None:

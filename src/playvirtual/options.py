@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown, unknown
 
 LARGEST_INT = 2**31 - 1  # of every whole number: larger ones do not fit where 32 bits count
 
@@ -42,11 +42,11 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if str(value).lower() not in words:
-            raise InputError(f"{name}: {value!r} is not allowed; allowed: true, false")
+            raise InputError(f"{name}: {shown(value)} is not allowed; allowed: true, false")
         return words[str(value).lower()]
     if kind is str:
-        if value is None:
-            raise InputError(f"{name}: None is not allowed; allowed: text")
+        if value is None or isinstance(value, list | tuple | dict) or "\0" in str(value):
+            raise InputError(f"{name}: {shown(value)} is not allowed; allowed: text")
         return str(value)
     try:
         # A float would be shown as another number than the one that was given, if that is long.
@@ -55,7 +55,7 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"{name}: {value!r} is not allowed; allowed: {'a whole' if kind is int else 'a'} number"
+            f"{name}: {shown(value)} is not allowed; allowed: {'a whole' if kind is int else 'a'} number"
         ) from None
     return int(number) if kind is int else number
 
@@ -67,7 +67,7 @@ def check_intervals(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, bool | str):
                 continue
-            if not math.isfinite(number):
+            if isinstance(number, float) and not math.isfinite(number):
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(low, high)}")
             if low is not None and number < low:
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_interval(low, high)}")

@@ -46,6 +46,10 @@ BAD = [
     ("chaos.py --kills 0", "kills: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("chaos.py --longest nan", "longest: 'nan' is not allowed; allowed: numbers, 0 or more"),
     ("chaos.py --seed one", "seed: 'one' is not allowed; allowed: whole numbers, 0 or more"),
+    ("hostile.py --cases 0", "cases: '0' is not allowed; allowed: whole numbers, 1 or more"),
+    ("hostile.py --src nowhere", "src: 'nowhere' is not allowed; allowed: a folder that holds playvirtual/"),
+    ("two_hosts.py --loss flood", "loss: 'flood' is not known; allowed: kill, power, unplug"),
+    ("power_loss.py --resume -1", "resume: '-1' is not allowed; allowed: whole numbers, 0 or more"),
     ("report_scale.py --runs 0", "runs: '0' is not allowed; allowed: whole numbers, 1 or more"),
     (
         "report_scale.py --out ROOT/benchmarks/script.py/report",
@@ -57,6 +61,7 @@ NO_GPU = [
     "update_speed.py --only growth-K --device cuda",
     "acting_speed.py toy/catch --device cuda",
     "equality.py --device cuda",
+    "chaos.py --device cuda",
 ]
 
 

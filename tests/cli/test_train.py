@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -88,13 +89,24 @@ def test_bad_input_about_a_run_is_one_line(
     assert "Traceback" not in err
 
 
-def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "toy/catch", "--latent", "2000000000", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
-    assert main(words) == 1
+@pytest.mark.parametrize(
+    ("flag", "part"),
+    [
+        ("--latent=2000000000", r"networks with their optimizers [\d,]{6}"),
+        ("--M=1000000", r"an update \d{3}"),
+        ("--batch-size=100000000", r"an update [\d,]{5}"),
+        ("--frame-stack=2000000000", r"one observation \d{3}"),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_refused_with_the_numbers(
+    flag: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "toy/catch", flag, "--capacity=2000000000", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
+    assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("playvirtual: error: memory: ")
-    assert "can't allocate memory" in err
+    numbers = rf"about [\d,]+\.\d GiB are needed \(.*{part}.*\), [\d,]+\.\d GiB are free; what decides it: "
+    assert re.match(f"playvirtual: error: memory: {numbers}", err), err
     assert err.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

@@ -87,9 +87,15 @@ DAMAGE = pytest.mark.parametrize(
         (shorten_frames, "' cannot be used (error: Error -5 while decompressing data: incomplete or truncated stream)"),
         (widen_weights, "' cannot be used (RuntimeError: Error(s) in loading state_dict for ModuleDict: size mismatch"),
         (flip, "/state.safetensors' is damaged (its checksum does not match)"),
-        (fold, "/state.json' cannot be read (Is a directory)"),
-        (lambda path: edit(path, lambda entries, _: without(entries, "learner")), "' cannot be used (KeyError: 'le"),
-        (lambda path: edit(path, lambda entries, _: without(entries, "env")), "' cannot be used (KeyError: 'env"),
+        (fold, "/state.json' cannot be read: it is not a regular file"),
+        (
+            lambda path: edit(path, lambda entries, _: without(entries, "learner")),
+            "' cannot be used (ValueError: state has no entry 'l",
+        ),
+        (
+            lambda path: edit(path, lambda entries, _: without(entries, "env")),
+            "' cannot be used (ValueError: state has no entry 'e",
+        ),
     ],
     ids=["frames", "shapes", "checksum", "folder", "entry", "env"],
 )

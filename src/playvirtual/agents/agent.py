@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from playvirtual.config import registry
 from playvirtual.config.schema import Config
-from playvirtual.device import effective_precision
+from playvirtual.device import check_memory, effective_precision
 from playvirtual.errors import InputError
 from playvirtual.method import ActionSpace, action_space
 from playvirtual.replay.buffer import ReplayBuffer
@@ -184,6 +184,7 @@ def make_agent(
         torch.cuda.set_device(device)  # Triton launches on the current device, wherever its tensors are
     spec = registry.agent_of(config.agent)
     bf16 = effective_precision(device, config.precision) == "bf16"
+    check_memory(device, {"networks": agent_size(config, observation_shape, space).weights})
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         agent: Agent = spec.load()(
@@ -193,6 +194,31 @@ def make_agent(
     if missing := [name for name in wanted if not hasattr(agent, name)]:
         raise InputError(f"agent: {spec.name!r} lacks {', '.join(missing)}; allowed: a class that fulfils `Agent`")
     return agent
+
+
+class AgentSize(NamedTuple):
+    """What an agent would take, found out without taking it; zeros where an agent does not let it be found out."""
+
+    weights: int = 0  # bytes of all networks
+    learned: int = 0  # bytes of the parameters that learn
+    latent: int = 0  # numbers of a latent state
+
+
+def agent_size(config: Config, observation_shape: tuple[int, int, int], space: Any) -> AgentSize:
+    """The size of an agent, which is built on PyTorch's device "meta", where tensors have shapes and no content."""
+    meta = torch.device("meta")
+    try:
+        with torch.random.fork_rng(devices=[]), meta:
+            agent: Agent = registry.agent_of(config.agent).load()(
+                config, observation_shape, action_space(space), device=meta, generator=None, bf16=False
+            )
+            image = torch.empty((1, *observation_shape), dtype=torch.uint8)
+            latent = agent.encode(image).numel() if isinstance(agent, EncodesObservations) else 0
+            tensors = {id(t): t for part in agent.parts.values() for t in (*part.parameters(), *part.buffers())}
+    except Exception:  # an agent of somebody's that cannot be built there; what is wrong otherwise, it says itself
+        return AgentSize()
+    sizes = [(t.numel() * t.element_size(), t.requires_grad) for t in tensors.values()]
+    return AgentSize(sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns), latent)
 
 
 def policy_state_dict(agent: Agent) -> dict[str, Tensor]:

@@ -107,6 +107,16 @@ def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
     return unknown("option", word.partition("=")[0], parser._option_string_actions)
 
 
+def add_trust_env(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag by which a user allows the code that a file names, and not the command line."""
+    parser.add_argument(
+        "--trust-env",
+        action="store_true",
+        help="import the module of an environment that only a file names, as in gym/module:Name-v0: this executes the "
+        "module, so use it for run folders and grids that you trust",
+    )
+
+
 def no_task(command: str) -> InputError:
     """The error for a command that is given no task."""
     return InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ from playvirtual.cli.list import add_list
 from playvirtual.cli.study import add_probe, add_report, add_sweep
 from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
 from playvirtual.config.schema import option_of_other_agent
-from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, unknown
-from playvirtual.messages import replace_unencodable
+from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, shown, unknown
+from playvirtual.messages import log_to_stderr, replace_unencodable, say
 
 EXAMPLES = """\
 examples:
@@ -29,6 +30,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code: 0, 1 for a failed run, 2 for bad input, 128 + N for signal N."""
     replace_unencodable()
+    log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(words)
@@ -36,28 +38,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return 2
         _check_command(parser, words[0])
+        _check_working_directory()
         options, rest = parser.parse_known_args(words)
         if rest:
             raise _unread_word(parser, options, rest[0])
         return int(options.run(options))
     except InputError as error:
-        print(f"playvirtual: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 2
     except RunError as error:
         if isinstance(error, Crash):
             traceback.print_exception(error.__cause__)
-        print(f"playvirtual: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 1
     except Interrupted as error:
-        print(f"playvirtual: {error}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("playvirtual: interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
+    except OSError as error:  # of the system, where nothing else was said about it
+        where = f" ({shown(error.filename)})" if error.filename else ""
+        say(f"error: {error.strerror or type(error).__name__}{where}")
+        return 1
     except (MemoryError, RuntimeError) as error:
         if (line := out_of_memory(error)) is None:
             raise
-        print(f"playvirtual: error: {line}", file=sys.stderr)
+        say(f"error: {line}")
         return 1
 
 
@@ -81,6 +88,16 @@ def _parser(words: Sequence[str]) -> Parser:
     add_probe(commands)
     add_report(commands)
     return parser
+
+
+def _check_working_directory() -> None:
+    """Raises unless there is one: without it libraries that PyTorch needs end the process."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError(
+            f"working directory: it is not there any more ({error.strerror}); allowed: a folder that exists"
+        ) from None
 
 
 def _check_command(parser: Parser, word: str) -> None:

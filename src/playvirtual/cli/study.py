@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from playvirtual.cli.flags import DEFAULT_TASK, NAMED_ELSEWHERE, add_fields, first_look, given_fields, optional_int
+from playvirtual.cli.flags import (
+    DEFAULT_TASK,
+    NAMED_ELSEWHERE,
+    add_fields,
+    add_trust_env,
+    first_look,
+    given_fields,
+    optional_int,
+)
 from playvirtual.config.build import base
 from playvirtual.config.schema import PRESETS, Config
 from playvirtual.errors import InputError, writing
@@ -73,6 +81,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="runs", metavar="DIR", help="where the run folders go (default: runs)")
     parser.add_argument("--retries", default="1", metavar="N", help="further attempts of a failed run (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")
+    add_trust_env(parser)
     engine = parser.add_argument_group("where the runs go")
     engine.add_argument("--engine", default="local", metavar="local|ray", help="default: local, this machine")
     engine.add_argument("--workers", metavar="N", help="local: runs at a time (default: the cores, or GPUs × per-gpu)")
@@ -80,7 +89,8 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--per-gpu", metavar="N", help=sharing)
     mps = "local: NVIDIA's MPS where runs share a GPU; auto (default): if it is installed"
     engine.add_argument("--mps", metavar="auto|on|off", help=mps)
-    engine.add_argument("--address", metavar="HOST:PORT", help="ray: the cluster (default: RAY_ADDRESS, or auto)")
+    address = "ray: the cluster (default: RAY_ADDRESS, or this machine's, which is started if there is none)"
+    engine.add_argument("--address", metavar="HOST:PORT", help=address)
     engine.add_argument("--cpus-per-run", metavar="X", help="ray: CPUs of a run (default: 1)")
     engine.add_argument("--gpus-per-run", metavar="X", help="ray: share of a GPU (default: 1 where there are any)")
 
@@ -102,6 +112,7 @@ def add_probe(commands: Any) -> None:
     parser.add_argument("--transitions", default="1000", metavar="N", help="dynamics: how many (default: 1000)")
     parser.add_argument("--seed", metavar="N", help="dynamics: seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add_trust_env(parser)
     parser.set_defaults(run=_probe)
 
 
@@ -125,13 +136,16 @@ def add_report(commands: Any) -> None:
 def _first_config(words: Sequence[str]) -> Config:
     """The configuration whose options and defaults `sweep` shows: that of its first task, as far as words tell."""
     from playvirtual.study.sweep.experiments import suite
-    from playvirtual.study.sweep.grids import load
+    from playvirtual.study.sweep.grids import check_trusted_suites, load
 
     if words[:1] != ["sweep"]:
         return base(DEFAULT_TASK)
     options, _ = first_look(words[1:], _sweep_arguments)
     try:
-        suites = [options.suite] if options.suite else load(options.experiment or "").suites
+        suites: Sequence[str] = [options.suite]
+        if not options.suite:
+            check_trusted_suites(grid := load(options.experiment or ""), trust_env=options.trust_env)
+            suites = grid.suites
         return base(suite(suites[0] if suites else DEFAULT_TASK)[0].task)
     except InputError:  # reported with more detail when the sweep is planned
         return base(DEFAULT_TASK)
@@ -139,6 +153,7 @@ def _first_config(words: Sequence[str]) -> Config:
 
 def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.device import resolve_device
+    from playvirtual.runs.atomic_io import make_folder
     from playvirtual.study.engines import engine
     from playvirtual.study.sweep import grids
     from playvirtual.study.sweep.display import display, outcome
@@ -157,6 +172,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         out=Path(options.out),
         preset=options.preset,
         options=fields,
+        trust_env=options.trust_env,
     )
     if options.dry_run:
         show(plan(jobs, engine.num_workers(*where)))
@@ -165,7 +181,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         resolve_device(where[2])  # a device that is not there fails here once, and not in every run
     chosen = engine.make_engine(*where)
     with writing("out", Path(options.out)):
-        Path(options.out).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(options.out))
     result = sweep(jobs, chosen, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
@@ -175,8 +191,12 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
+    from playvirtual.envs import check_trusted
+    from playvirtual.runs.folder import RunFolder
     from playvirtual.study.probes.probe import probe
 
+    task = RunFolder.open(options.path).config().task
+    check_trusted(task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     transitions, seed = coerce("transitions", int, options.transitions), optional_int("seed", options.seed)
     show(probe(options.path, options.what, transitions=transitions, seed=seed, device=options.device))
     return 0

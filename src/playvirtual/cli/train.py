@@ -7,10 +7,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from playvirtual.cli.flags import DEFAULT_TASK, add_fields, first_look, given_fields, no_task, optional_int
+from playvirtual import files
+from playvirtual.cli.flags import (
+    DEFAULT_TASK,
+    add_fields,
+    add_trust_env,
+    first_look,
+    given_fields,
+    no_task,
+    optional_int,
+)
 from playvirtual.config.build import base, method_names
+from playvirtual.config.registry import agent_of
 from playvirtual.config.schema import PRESETS, Config
 from playvirtual.errors import InputError, writing
+from playvirtual.files import Unreadable
 from playvirtual.messages import show
 from playvirtual.options import coerce
 
@@ -78,6 +89,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         help="none, tensorboard, wandb, or both with a comma: loggers beside the run folder, which is always written",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress display")
+    add_trust_env(parser)
 
 
 def add_evaluate(commands: Any) -> None:
@@ -100,6 +112,7 @@ def add_evaluate(commands: Any) -> None:
         help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
         "MP4 with the extra `video` installed, else GIF",
     )
+    add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
 
 
@@ -153,8 +166,9 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
     options, stray = first_look(words[1:], add_arguments)
     try:
         run = None if options.task else _config_of_run(getattr(options, "resume", None))
-        task, method = (run.task, run.method) if run else (options.task, options.method or "playvirtual")
-        return task is not None, base(task or DEFAULT_TASK, method=method)
+        if run is not None:  # the kind of its agent tells the kind of its actions: no environment is made here
+            return True, base(run.task, agent_of(run.agent).name, run.method)
+        return options.task is not None, base(options.task or DEFAULT_TASK, method=options.method or "playvirtual")
     except InputError as error:
         raise stray or error from None
 
@@ -169,7 +183,11 @@ def _config_of_run(run: str | bool | None) -> Config | None:
     try:
         return RunFolder.open(run).config()
     except InputError as error:
-        if Path(run).exists() or not (run.startswith("gym/") or run in task_names()):
+        if (
+            isinstance(error, Unreadable)
+            or files.kind(Path(run), "run")
+            or not (run.startswith("gym/") or run in task_names())
+        ):
             raise
         raise InputError(
             f"resume: {run!r} is a task and not a run folder; allowed: `playvirtual train {run} --resume`, or "
@@ -186,7 +204,7 @@ def _train(options: argparse.Namespace) -> int:
     if isinstance(options.resume, str):
         if options.task is not None or options.run_dir is not None:
             raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
-        run = resume(options.resume, **common)
+        run = resume(options.resume, trust_env=options.trust_env, **common)
     elif options.task is None and options.resume:
         raise InputError(
             "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
@@ -202,14 +220,18 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
+    from playvirtual.envs import check_trusted
     from playvirtual.runs.folder import RunFolder
     from playvirtual.study.scores import run_summary
     from playvirtual.training.video import Recorder
 
     config = RunFolder.open(options.path).config()
+    check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
-    returns = evaluate(options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder)
+    returns = evaluate(
+        options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
+    )
     show(run_summary(config, returns))
     if recorder is not None:
         video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"

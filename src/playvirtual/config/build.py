@@ -67,6 +67,8 @@ def action_kind(task: str, agent_kind: str = "") -> ActionKind:
     """Whether a task has discrete or continuous actions, for a recorded run by the agent that it was made with."""
     if agent_kind and len(kinds := registry.agent(agent_kind).actions) == 1:
         return next(iter(kinds))
+    if agent_kind:
+        envs.check_trusted(task, "a run's config.json", trust_env=False)
     return envs.action_kind(task)
 
 

@@ -11,10 +11,11 @@ from typing import Any, Literal, get_type_hints
 from playvirtual.config import registry
 from playvirtual.device import check_device_name
 from playvirtual.envs.env import EnvironmentConfig
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
+Shape = tuple[int, int, int]  # (C, H, W)
 LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
 
 
@@ -60,6 +61,10 @@ class AgentConfig:
     def check(self, config: Config) -> None:
         """Raises an InputError where the options of this agent do not fit together or to the configuration."""
 
+    def update_bytes(self, K: int, num_virtual: int, observation_shape: Shape, latent: int) -> int:
+        """About how much memory an update needs at its peak, rather less than more; `latent`: numbers of a state z."""
+        return self.batch_size * 2 * image_bytes(observation_shape)
+
 
 @dataclass(frozen=True)
 class RainbowConfig(AgentConfig):
@@ -95,6 +100,13 @@ class RainbowConfig(AgentConfig):
 
     def lookahead(self, K: int) -> int:
         return max(K, self.n_step)
+
+    def update_bytes(self, K: int, num_virtual: int, observation_shape: Shape, latent: int) -> int:
+        width = latent + self.dynamics_hidden if self.latent else 2 * latent
+        trajectory = 4 * (4 * K * width + 12 * self.hidden)
+        activations = _activation_bytes(observation_shape, self.channels, self.kernel_sizes, self.strides)
+        sequence = (K + 1) * image_bytes(observation_shape) + 2 * activations
+        return self.batch_size * (sequence + num_virtual * trajectory)
 
     def check(self, config: Config) -> None:
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
@@ -142,6 +154,14 @@ class SacConfig(AgentConfig):
 
     def lookahead(self, K: int) -> int:
         return max(K, 1)
+
+    def update_bytes(self, K: int, num_virtual: int, observation_shape: Shape, latent: int) -> int:
+        crop = (observation_shape[0], self.crop_size, self.crop_size)
+        activations = _activation_bytes(crop, self.channels, self.kernel_sizes, self.strides)
+        transitions = self.batch_size * (2 * image_bytes(observation_shape) + activations)
+        trajectory = 4 * (4 * K * (latent + self.dynamics_hidden) + 5 * self.projection_hidden)
+        sequence = (K + 1) * image_bytes(observation_shape) + activations
+        return max(transitions, self.auxiliary_batch_size * (sequence + num_virtual * trajectory))
 
     def check(self, config: Config) -> None:
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
@@ -221,6 +241,23 @@ class Config:
     def agent_steps(self) -> int:
         """The whole agent steps that reach `steps`."""
         return -(-self.steps // self.frames_per_step)
+
+
+def image_bytes(shape: Shape) -> int:
+    """The memory of an observation in a batch: as it is stored, and as numbers of 32 bits."""
+    return 5 * math.prod(shape)
+
+
+def _activation_bytes(
+    shape: Shape, channels: Sequence[int], kernel_sizes: Sequence[int], strides: Sequence[int]
+) -> int:
+    """The memory of what an encoder's convolutions keep of one observation for the gradients."""
+    _, height, width = shape
+    total = 0
+    for channel, kernel, stride in zip(channels, kernel_sizes, strides, strict=True):
+        height, width = max(1, (height - kernel) // stride + 1), max(1, (width - kernel) // stride + 1)
+        total += 2 * 4 * channel * height * width
+    return total
 
 
 def shared_options() -> frozenset[str]:
@@ -340,7 +377,9 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are ignored."""
-    agent = registry.agent(str(data["agent_kind"])).config
+    if not isinstance(kind := data.get("agent_kind"), str):
+        raise InputError("config.json: the field 'agent_kind' is missing, or no name of an agent")
+    agent = registry.agent(kind).config
     own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
     return validated(_from_dict(Config, own, agent))
 
@@ -358,7 +397,9 @@ def differences(a: Config, b: Config) -> list[str]:
     return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
 
 
-def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
+def _from_dict(cls: Any, data: Any, agent: Any, group: str = "") -> Any:
+    if not isinstance(data, Mapping):
+        raise InputError(f"config.json: {group}: {shown(data)} is not allowed; allowed: a record of options")
     hints = get_type_hints(cls)
     known = {f.name for f in fields(cls)}
     for name in data:
@@ -372,5 +413,6 @@ def _from_dict(cls: Any, data: Mapping[str, Any], agent: Any) -> Any:
         if f.name not in data:
             raise InputError(f"config.json: the field {f.name!r} is missing")
         nested = is_dataclass(kind)
-        values[f.name] = _from_dict(kind, data[f.name], agent) if nested else coerce(f.name, kind, data[f.name])
+        value = data[f.name]
+        values[f.name] = _from_dict(kind, value, agent, f.name) if nested else coerce(f.name, kind, value)
     return cls(**values)

@@ -8,9 +8,11 @@ from playvirtual.envs.registry import (
     check,
     check_name,
     check_options,
+    check_trusted,
     env_family,
     family,
     make,
+    named_module,
     register_env,
     task_names,
 )
@@ -25,9 +27,11 @@ __all__ = [
     "check",
     "check_name",
     "check_options",
+    "check_trusted",
     "env_family",
     "family",
     "make",
+    "named_module",
     "register_env",
     "task_names",
 ]

@@ -26,7 +26,7 @@ from playvirtual.envs.env import (
     space_from_description,
 )
 from playvirtual.envs.registry import entry_point, env_family, make, register_env
-from playvirtual.errors import InputError
+from playvirtual.errors import EnvError, InputError
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 16  # bytes; every array of a message begins at a multiple of it
@@ -168,7 +168,7 @@ class AsyncVectorEnv:
         except (EOFError, OSError):
             raise _lost(worker) from None
         if "error" in header:
-            raise (InputError if header["error"] == "input" else RuntimeError)(header["text"])
+            raise {"input": InputError, "env": EnvError}.get(header["error"], RuntimeError)(header["text"])
         return header, arrays
 
 
@@ -187,13 +187,13 @@ def _start_worker(indices: range) -> _Worker:
     return _Worker(process, Connection(ours.detach()), indices)
 
 
-def _lost(worker: _Worker) -> RuntimeError:
+def _lost(worker: _Worker) -> EnvError:
     try:
         code: int | str = worker.process.wait(EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         code = "unknown"
     first, last = worker.indices.start, worker.indices.stop - 1
-    return RuntimeError(f"the worker process of environments {first} to {last} has ended (exit code {code})")
+    return EnvError(f"environment: the worker process of environments {first} to {last} has ended (exit code {code})")
 
 
 def serve(descriptor: int) -> None:
@@ -210,8 +210,9 @@ def serve(descriptor: int) -> None:
                     send(connection, {"frame_shape": env.frame_shape, "action_space": space})
                 else:
                     send(connection, {}, _answer(env, header, arrays))
-            except InputError as error:
-                send(connection, {"error": "input", "text": str(error)})
+            except (InputError, EnvError) as error:
+                kind = "input" if isinstance(error, InputError) else "env"
+                send(connection, {"error": kind, "text": str(error)})
             except Exception:
                 send(connection, {"error": "other", "text": traceback.format_exc()})
     except (EOFError, OSError):

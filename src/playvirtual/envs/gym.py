@@ -42,6 +42,9 @@ class GymEnv:
         self._size = image_size
         self._grayscale = grayscale
         self._observation: Any = None
+        self.time_limit = _time_limit(env)
+        self._shape: tuple[int, ...] | None = None  # of every image, known from the first
+        self._highest = _highest(env.observation_space) if self._sees_observations else 255
         with _in_one_line(task, "be reset"):
             self.reset(0)
         with _in_one_line(task, "be drawn"):
@@ -73,6 +76,14 @@ class GymEnv:
         image = np.asarray(self._observation if self._sees_observations else self._env.render())
         if image.dtype != np.uint8 or not _is_image_shape(image.shape):
             raise InputError(f"task: the image of {self._task!r} is {image.dtype} of shape {image.shape}; {ALLOWED}")
+        self._shape = self._shape or (self._env.observation_space.shape if self._sees_observations else image.shape)
+        if image.shape != self._shape:
+            raise InputError(f"task: the image of {self._task!r} has shape {image.shape}; allowed: {self._shape}")
+        if self._highest < 255 and image.max(initial=0) > self._highest:
+            raise InputError(
+                f"task: the image of {self._task!r} has the value {image.max()}; allowed: 0 to {self._highest}, as its "
+                "observation space says"
+            )
         if image.ndim == 2:
             return image[..., None]
         return image if image.shape[2] in CHANNELS else image.transpose(1, 2, 0)
@@ -85,6 +96,22 @@ class GymEnv:
         assert isinstance(space, spaces.Box)
         unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
         return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
+
+
+def _time_limit(env: gymnasium.Env[Any, Any]) -> int:
+    """The steps after which an environment truncates its episodes, as far as it says so; 0: it does not."""
+    limits = [env.spec.max_episode_steps, env.spec.kwargs.get("max_num_frames_per_episode")] if env.spec else []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min((int(limit) for limit in limits if limit), default=0)
+
+
+def _highest(space: spaces.Space[Any]) -> int:
+    """The largest value of an image space."""
+    assert isinstance(space, spaces.Box)
+    return int(space.high.max(initial=0))
 
 
 def make_by_id(env_id: str, config: EnvironmentConfig) -> GymEnv:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -54,6 +55,7 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
+EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
@@ -137,10 +139,31 @@ def make(
         return AsyncVectorEnv(task, num_envs, training=training, config=config, num_workers=num_workers)
     if own.make_vector is not None:
         return own.make_vector(_split(task)[1], num_envs, training=training, config=config)
-    return SyncVectorEnv(
-        [_make_single(task, config) for _ in range(num_envs)],
-        action_repeat=config.action_repeat,
-        max_frames=config.max_episode_frames,
+    singles = [_make_single(task, config) for _ in range(num_envs)]
+    max_frames = config.max_episode_frames if training else _evaluation_limit(task, singles[0], config)
+    return SyncVectorEnv(singles, action_repeat=config.action_repeat, max_frames=max_frames, task=task)
+
+
+def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> int:
+    """The frames after which an episode that is scored is truncated: without a limit it might never end.
+
+    `time_limit` of an environment says after how many steps it ends by itself; 0: nothing is known of such a limit.
+    """
+    time_limit = getattr(env, "time_limit", None)
+    if config.max_episode_frames or time_limit:
+        return config.max_episode_frames
+    if time_limit == 0:
+        _say_limit(task)
+    return EVALUATION_LIMIT
+
+
+@cache
+def _say_limit(task: str) -> None:
+    logging.getLogger("playvirtual").info(
+        "%s has no time limit of its own: episodes that are scored are truncated after %s frames; --max-episode-frames "
+        "sets another limit",
+        task,
+        f"{EVALUATION_LIMIT:,}",
     )
 
 
@@ -166,6 +189,26 @@ def num_workers_for(task: str, num_envs: int) -> int:
 def family(task: str) -> str:
     """The name of the task's family, the part before the first slash: "atari", "dmc", "gym", …."""
     return _split(task)[0]
+
+
+def named_module(task: str) -> str:
+    """The module that playing the task imports and so executes: "my_envs" of gym/my_envs:Name-v0; "" for none."""
+    kind, _, name = task.partition("/")
+    return name.rpartition(":")[0] if kind == "gym" else ""
+
+
+def check_trusted(task: str, where: str, *, trust_env: bool) -> None:
+    """Raises an InputError if `where`, a file that may be foreign, names a task whose module would be executed.
+
+    A task that the user names is trusted, and so is every one with `trust_env`. Of a module that is imported already
+    nothing would be executed again.
+    """
+    module = named_module(task)
+    if module and module not in sys.modules and not trust_env:
+        raise InputError(
+            f"task: {where} names {task!r}, so the module {module!r} would be imported, which executes it; allowed: "
+            "with --trust-env (in Python: trust_env=True), if you trust it"
+        )
 
 
 def env_family(task: str) -> EnvFamily:
@@ -208,7 +251,7 @@ def _found_action_kind(task: str) -> ActionKind:
     )
     known = {option.name for option in fields(config)}
     changes = {option: value for option, value in env_family(task).options.items() if option in known}
-    env = make(task, 1, training=False, config=replace(config, **changes))
+    env = make(task, 1, training=True, config=replace(config, **changes))
     env.close()
     return "discrete" if isinstance(env.action_space, spaces.Discrete) else "continuous"
 

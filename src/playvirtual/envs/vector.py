@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from playvirtual.envs.env import ActionSpace, Flags, Frames, VectorEnv, VectorStep
+from playvirtual.errors import EnvError, InputError, in_one_line, shown
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class EnvStep(NamedTuple):
@@ -49,10 +52,14 @@ class SyncVectorEnv:
     """Single environments of one task as a `VectorEnv`, stepped one after another.
 
     Each action is repeated for `action_repeat` frames. An episode is truncated (done, not terminated) once it has had
-    `max_frames` frames; 0 means never.
+    `max_frames` frames; 0 means never. Whatever comes from an environment is checked here: an `EnvError` names the
+    `task`, the frame of the episode and what is wrong.
     """
 
-    def __init__(self, envs: Sequence[SingleEnv], *, action_repeat: int, max_frames: int) -> None:
+    def __init__(
+        self, envs: Sequence[SingleEnv], *, action_repeat: int, max_frames: int, task: str = "the environment"
+    ) -> None:
+        self._task = task
         self.num_envs = len(envs)
         self.frame_shape = envs[0].frame_shape
         self.action_space = envs[0].action_space
@@ -66,12 +73,17 @@ class SyncVectorEnv:
 
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
         for index, seed in zip(indices, seeds, strict=True):
-            self._envs[index].reset(int(seed))
-            self._frames[index] = self._envs[index].frame()
+            self._age[index] = 0
+            try:
+                self._envs[index].reset(int(seed))
+            except (MemoryError, EnvError):
+                raise
+            except (Exception, SystemExit) as error:
+                raise self._failed(index, f"in reset(seed={seed})", error) from error
+            self._frames[index] = self._frame(index)
         chosen = np.asarray(indices, np.intp)
         self._terminated[chosen] = False
         self._done[chosen] = False
-        self._age[chosen] = 0
         return self._frames[chosen]
 
     def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
@@ -80,16 +92,26 @@ class SyncVectorEnv:
         for place, index in enumerate(chosen.tolist()):
             if not self._done[index]:
                 rewards[place] = self._repeat(index, np.asarray(actions[place]))
-                self._frames[index] = self._envs[index].frame()
+                self._frames[index] = self._frame(index)
         return VectorStep(self._frames[chosen], rewards, self._terminated[chosen], self._done[chosen])
 
     def _repeat(self, index: int, action: npt.NDArray[np.generic]) -> float:
         """Repeats the action in one environment; returns the summed reward."""
         total = 0.0
         for _ in range(self._action_repeat):
-            reward, terminated, done = self._envs[index].step(action)
-            total += reward
             self._age[index] += 1
+            try:
+                reward, terminated, done = self._envs[index].step(action)
+                total += float(reward)
+            except (MemoryError, EnvError):
+                raise
+            except (Exception, SystemExit) as error:
+                raise self._failed(index, f"with the action {shown(action.tolist())}", error) from error
+            if not abs(total) <= LARGEST_REWARD:  # NaN too
+                raise EnvError(
+                    f"reward: {shown(reward)} is not allowed, given by {self._task!r} at frame {self._age[index]} of "
+                    "an episode; allowed: a finite number"
+                )
             out_of_time = 0 < self._max_frames <= self._age[index]
             self._terminated[index] = terminated
             self._done[index] = done or out_of_time
@@ -97,8 +119,35 @@ class SyncVectorEnv:
                 break
         return total
 
+    def _frame(self, index: int) -> Frames:
+        """The present frame of one environment, of the shape and type that it has declared."""
+        try:
+            frame = self._envs[index].frame()
+        except (MemoryError, EnvError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failed(index, "to show a frame", error) from error
+        if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape != self.frame_shape:
+            found = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else shown(frame)
+            raise EnvError(
+                f"observation: {found} is not allowed, given by {self._task!r} at frame {self._age[index]} of an "
+                f"episode; allowed: uint8 of shape {self.frame_shape}"
+            )
+        return frame
+
+    def _failed(self, index: int, how: str, error: BaseException) -> EnvError:
+        if isinstance(error, InputError):  # it says in one line what is wrong already
+            return EnvError(f"{error}; at frame {self._age[index]} of an episode")
+        at = f"at frame {self._age[index]} of an episode"
+        return EnvError(f"environment: {self._task!r} failed {at}, {how}: {in_one_line(error)}")
+
     def render(self, index: int) -> Frames:
-        return self._envs[index].render()
+        try:
+            return self._envs[index].render()
+        except (MemoryError, EnvError):
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failed(index, "to render", error) from error
 
     def close(self) -> None:
         for env in self._envs:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from playvirtual import envs
+from playvirtual import envs, files
 from playvirtual.agents.agent import Agent, load_policy_state_dict, make_agent
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, resolve_device
 from playvirtual.envs.env import ActionSpace, describe_space, space_from_description
-from playvirtual.errors import InputError
-from playvirtual.options import leaves
+from playvirtual.errors import InputError, out_of_memory, shown, shown_text
+from playvirtual.options import LARGEST_INT, leaves
 from playvirtual.runs import checkpoint
 from playvirtual.runs.checkpoint import Content
 from playvirtual.runs.folder import RunFolder
-from playvirtual.runs.state import to_bytes, unflatten_state
+from playvirtual.runs.state import all_finite, to_bytes, unflatten_state
 
 WEIGHTS, RECORD = "weights.safetensors", "agent.json"  # what acting needs: a checkpoint and an export have them
 POLICY_FILES = (WEIGHTS, RECORD)
 STATE, STATE_TREE = "state.safetensors", "state.json"  # the state of training, which an export lacks
+# What building an agent, or loading a state into it, raises where the two do not belong together.
+MISFITS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+MOST_ACTIONS = 2**20  # discrete ones, or dimensions of continuous ones
 
 
 def policy_files(
@@ -51,56 +56,122 @@ def load_agent(config: Config, path: Path, device: str | torch.device) -> Agent:
     chosen = resolve_device(device)
     observation_shape, action_space = read_shapes(path)
     weights = checkpoint.read_tensors(path, WEIGHTS)
+    if not all_finite(weights):
+        raise InputError(f"checkpoint: {str(path / WEIGHTS)!r} cannot be used (not all of its weights are finite)")
     configure_torch(chosen, config.precision, config.threads)
-    agent = make_agent(config, observation_shape, action_space, chosen, seed=0)
-    load_policy_state_dict(agent, weights)
+    agent = _make_agent(config, path, observation_shape, action_space, chosen)
+    with _fitting(path):
+        load_policy_state_dict(agent, weights)
     return agent
 
 
 def load_trained_agent(config: Config, path: Path, device: torch.device) -> Agent:
     """An agent with everything that training had in a checkpoint: all networks and the optimizers."""
     observation_shape, action_space = read_shapes(path)
-    agent = make_agent(config, observation_shape, action_space, device, seed=0)
+    agent = _make_agent(config, path, observation_shape, action_space, device)
     state = read_agent_state(path)
-    try:
+    with _fitting(path):
         agent.load_state_dict(state)
-    except (ValueError, LookupError, TypeError, RuntimeError) as error:
-        raise _unusable(path, error) from None
     return agent
+
+
+def _make_agent(
+    config: Config, path: Path, observation_shape: tuple[int, int, int], space: ActionSpace, device: torch.device
+) -> Agent:
+    """An untrained agent of the shapes in a checkpoint, which need not fit the configuration."""
+    with _fitting(path):
+        return make_agent(config, observation_shape, space, device, seed=0)
 
 
 def read_agent_state(path: Path) -> dict[str, Any]:
     """The `state_dict` of the agent in a checkpoint."""
+    with _fitting(path):
+        return files.as_record(files.as_record(read_state(path).state)["agent"])
+
+
+class TrainingState(NamedTuple):
+    """What a checkpoint holds of training beside the replay's frames."""
+
+    state: Any  # as `flatten_state` was given it
+    positions: dict[str, int]  # bytes of each JSONL log
+    clock: dict[str, float]  # seconds by part
+
+
+def read_state(path: Path) -> TrainingState:
+    """The state of training in a checkpoint."""
     tensors = checkpoint.read_tensors(path, STATE)
+    with _fitting(path):
+        record = files.as_record(files.parse_json(checkpoint.read(path, STATE_TREE)))
+        return TrainingState(
+            unflatten_state(files.entry(record, "tree"), tensors),
+            {k: files.as_whole(v, k) for k, v in files.as_record(files.entry(record, "positions")).items()},
+            {k: files.as_number(v, k) for k, v in files.as_record(files.entry(record, "clock")).items()},
+        )
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Turns whatever a checkpoint that does not fit its agent raises into one line."""
     try:
-        record = json.loads(checkpoint.read(path, STATE_TREE))
-        state: dict[str, Any] = unflatten_state(record["tree"], tensors)["agent"]
-    except InputError:
+        yield
+    except (InputError, torch.OutOfMemoryError):
         raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unusable(path, error) from None
-    return state
+    except MISFITS as error:
+        raise unusable(path, error) from None
 
 
-def _unusable(path: Path, error: Exception) -> InputError:
-    return InputError(f"checkpoint: {str(path)!r} cannot be used ({' '.join(str(error).split())})")
+def unusable(path: Path, error: Exception) -> InputError:
+    """The error for a checkpoint whose files are undamaged and do not belong to this run."""
+    if out_of_memory(error) is not None:
+        raise error
+    # PyTorch's message about a state that does not fit has many lines.
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return InputError(f"checkpoint: {str(path)!r} cannot be used ({shown_text(reason)})")
 
 
 def read_shapes(path: Path) -> tuple[tuple[int, int, int], ActionSpace]:
     """The observation shape and the action space of an agent, without reading its weights."""
     record = _read_record(path)
-    c, h, w = record["observation_shape"]
-    return (c, h, w), space_from_description(record["actions"])
+    return record.observation_shape, record.action_space
 
 
 def read_step(path: Path) -> int:
     """The global step at which the agent was saved."""
-    return int(_read_record(path)["step"])
+    return _read_record(path).step
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(checkpoint.read(path, RECORD))
-    return record
+class PolicyRecord(NamedTuple):
+    """What agent.json says."""
+
+    step: int
+    observation_shape: tuple[int, int, int]
+    action_space: ActionSpace
+
+
+def _read_record(path: Path) -> PolicyRecord:
+    try:
+        record = files.as_record(files.parse_json(checkpoint.read(path, RECORD)))
+        step = files.as_whole(files.entry(record, "step"), "step")
+        shape = files.as_numbers(files.entry(record, "observation_shape"), "observation_shape")
+        if len(shape) != 3 or not all(size == int(size) >= 1 for size in shape) or math.prod(shape) > LARGEST_INT:
+            raise ValueError(f"observation_shape: {shown(shape)} is not allowed; allowed: three sizes (C, H, W)")
+        c, h, w = map(int, shape)
+        return PolicyRecord(step, (c, h, w), _action_space(files.as_record(files.entry(record, "actions"))))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"checkpoint: {str(path / RECORD)!r} cannot be used ({error})") from None
+
+
+def _action_space(record: dict[str, Any]) -> ActionSpace:
+    """The action space in agent.json."""
+    if "n" in record:
+        return space_from_description({"n": files.as_whole(record["n"], "n", 1, MOST_ACTIONS)})
+    low, high = (files.as_numbers(files.entry(record, name), name) for name in ("low", "high"))
+    bounds_fit = 1 <= len(low) == len(high) <= MOST_ACTIONS and all(a < b for a, b in zip(low, high, strict=True))
+    if not bounds_fit or max(map(abs, low + high)) > LARGEST_INT:
+        raise ValueError(f"low, high: {shown((low, high))} are not allowed; allowed: bounds of every action")
+    return space_from_description({"low": low, "high": high})
 
 
 # The options that must be equal for encoders with the same weights to be the same function.

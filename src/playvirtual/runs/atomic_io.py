@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from playvirtual.errors import InputError, InUse
+from playvirtual import files
+from playvirtual.errors import InputError, InUse, shown
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -21,7 +24,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_synced(path: Path, data: bytes) -> None:
     """Writes a new file whose content is on the disk when this returns."""
-    with path.open("wb") as file:
+    with files.open_for_writing(path) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -36,6 +39,17 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder, and its parents where they are missing, that are still there after a power failure."""
+    if not path.parent.exists():
+        make_folder(path.parent)
+    is_new = not path.exists()
+    path.mkdir(exist_ok=True)
+    if is_new:
+        with suppress(PermissionError):  # a folder that may be written to, but not opened
+            fsync(path.parent)
+
+
 LOCK = "run.lock"
 
 
@@ -43,9 +57,14 @@ LOCK = "run.lock"
 def lock_run_folder(run: Path) -> Iterator[None]:
     """Locks the run folder for this process; raises `InUse` if another process has locked it."""
     try:
-        descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        # Not through a link: the lock of a foreign run folder must not empty a file elsewhere.
+        descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, f"{LOCK} is not a regular file")
     except OSError as error:
-        raise InputError(f"run_dir: {str(run)!r} cannot be written: {error.strerror}") from None
+        reason = f"{LOCK} is a link" if error.errno == errno.ELOOP else error.strerror
+        raise InputError(f"run_dir: {shown(run)} cannot be written: {reason}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
 from torch import Tensor
 
+from playvirtual import files
 from playvirtual.device import own_cores
 from playvirtual.errors import InputError
+from playvirtual.files import Missing, Unreadable
 from playvirtual.messages import logger
 from playvirtual.runs.atomic_io import fsync, write_synced
 from playvirtual.runs.state import from_bytes
@@ -32,7 +36,9 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
     checkpoint is about to be removed: the two that stay share no file, so that no damage can reach both.
     """
     final = checkpoint_path(run, step)
-    final.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was removed must not come back
+    if not final.parent.is_dir():
+        final.parent.mkdir()  # not its parents: a run folder that was removed must not come back
+        fsync(run)
     partial = final.with_name(final.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -41,17 +47,22 @@ def save(run: Path, step: int, contents: Iterable[tuple[str, Content]]) -> Path:
         write_folder(partial, contents, reuse=earlier[0] if len(earlier) >= KEPT else None)
         shutil.rmtree(final, ignore_errors=True)  # only a damaged one can exist
         partial.rename(final)
-    except OSError:
+    except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    for path in complete(run)[:-KEPT]:
+        path.rename(path.with_name(path.name + ".removed"))  # while its files go, it must not count as complete
     fsync(final.parent)
-    _prune(run)
+    _remove_incomplete(run)
     return final
 
 
 def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: Path | None = None) -> None:
     """Writes files and their manifest into an empty folder, all synced."""
-    known = _manifest(reuse) if reuse is not None and (reuse / MANIFEST).is_file() else {}
+    known: dict[str, str] = {}
+    if reuse is not None:
+        with suppress(InputError):  # nothing of a damaged checkpoint is used again
+            known = _manifest(reuse)
 
     def put(item: tuple[str, Content]) -> tuple[str, str]:
         """Writes one file; returns its name and checksum."""
@@ -69,14 +80,33 @@ def write_folder(folder: Path, contents: Iterable[tuple[str, Content]], reuse: P
     fsync(folder)
 
 
+def write_new_folder(folder: Path, contents: Iterable[tuple[str, Content]]) -> None:
+    """Makes a folder, and its parents, with these files and their manifest; if that fails, nothing is left behind."""
+    new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        for path in reversed(new):
+            path.mkdir()
+        write_folder(folder, contents)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in new[1:]:
+            with suppress(OSError):  # another process has put something there
+                path.rmdir()
+        raise
+
+
 def checkpoint_path(run: Path, step: int) -> Path:
     """The folder of the checkpoint of a step."""
     return run / "checkpoints" / f"step-{step:09d}"
 
 
 def complete(run: Path) -> list[Path]:
-    """The run's complete checkpoints, oldest first: an incomplete one has a suffix."""
-    return sorted(p for p in (run / "checkpoints").glob("step-*") if not p.suffix)
+    """The run's complete checkpoints, oldest first: an incomplete one has a suffix.
+
+    A folder of checkpoints that cannot be listed is an error: taken for empty, a run would start again over its logs.
+    """
+    names = [name for name in files.listed(run / "checkpoints", "checkpoints") if re.fullmatch(r"step-\d{9,18}", name)]
+    return [run / "checkpoints" / name for name in sorted(names, key=lambda name: int(name[5:]))]
 
 
 def newest(run: Path) -> Path:
@@ -120,12 +150,10 @@ def verify(path: Path) -> None:
 def read(path: Path, name: str) -> bytes:
     """A file's content, after its checksum has been verified."""
     try:
-        data = (path / name).read_bytes()
+        data = files.read(path / name, "checkpoint")
         expected = _manifest(path)[name]
-    except (FileNotFoundError, KeyError):
+    except (Missing, KeyError):
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (it is missing)") from None
-    except OSError as error:
-        raise InputError(f"checkpoint: {str(path / name)!r} cannot be read ({error.strerror})") from None
     if hashlib.sha256(data).hexdigest() != expected:
         raise InputError(f"checkpoint: {str(path / name)!r} is damaged (its checksum does not match)")
     return data
@@ -141,10 +169,13 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 def _manifest(path: Path) -> dict[str, str]:
     try:
-        sums = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError):
+        sums = files.read_record(path / MANIFEST, "checkpoint")
+    except Unreadable as error:
+        if error.refused and not isinstance(error, Missing):
+            raise
         raise InputError(f"checkpoint: {str(path / MANIFEST)!r} is damaged (it cannot be read)") from None
-    if not isinstance(sums, dict):
+    names = [name for name, value in sums.items() if not isinstance(value, str) or os.sep in name or name in ("", "..")]
+    if names:
         raise InputError(f"checkpoint: {str(path / MANIFEST)!r} is damaged (it is no list of checksums)")
     return sums
 
@@ -158,8 +189,9 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _prune(run: Path) -> None:
-    kept = set(complete(run)[-KEPT:])
-    for path in (run / "checkpoints").glob("step-*"):
-        if path not in kept:
-            shutil.rmtree(path, ignore_errors=True)
+def _remove_incomplete(run: Path) -> None:
+    """Removes everything in checkpoints/ that is no complete checkpoint: partial, damaged and removed ones."""
+    kept = {path.name for path in complete(run)}
+    for name in files.listed(run / "checkpoints", "checkpoints"):
+        if re.fullmatch(r"step-\d{9,18}(\.\w+)?", name) and name not in kept:
+            shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)

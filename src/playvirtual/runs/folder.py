@@ -8,9 +8,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from playvirtual import files
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
-from playvirtual.errors import InputError
-from playvirtual.runs.atomic_io import LOCK, write_atomic
+from playvirtual.errors import InputError, shown
+from playvirtual.files import Unreadable
+from playvirtual.runs import checkpoint
+from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
+
+CONFIG = "config.json"
 
 
 def default_path(config: Config) -> Path:
@@ -32,22 +37,23 @@ class RunFolder:
     def refuse_existing(cls, path: Path | str) -> None:
         """Raises unless `path` can be used for a new run: it does not exist, or is an empty folder."""
         folder = cls(path)
-        if not folder.path.exists() or (folder.path.is_dir() and folder._is_empty()):
+        found = files.kind(folder.path, "run_dir")
+        if found is None or (found == "folder" and folder._is_empty()):
             return
-        if (folder.path / "config.json").is_file():
+        if folder._has_config("run_dir"):
             raise InputError(
                 f"run_dir: {str(path)!r} exists already; allowed: a new folder"
                 " (--resume resumes it; or choose another --seed or --run-dir)"
             )
-        what = "contains something other than a run" if folder.path.is_dir() else "is a file and not a run folder"
+        what = "contains something other than a run" if found == "folder" else "is a file and not a run folder"
         raise InputError(f"run_dir: {str(path)!r} {what}; allowed: a new or an empty folder")
+
+    def _has_config(self, field: str) -> bool:
+        return files.is_file(self.path / CONFIG, field)
 
     def _is_empty(self) -> bool:
         """Whether it has nothing, or only what a run leaves that was killed before it wrote its configuration."""
-        try:
-            return all(p.name in (LOCK, "config.json.partial") for p in self.path.iterdir())
-        except OSError as error:
-            raise InputError(f"run_dir: {str(self.path)!r} cannot be read: {error.strerror}") from None
+        return all(name in (LOCK, "config.json.partial") for name in files.listed(self.path, "run_dir"))
 
     @classmethod
     def create(cls, path: Path | str) -> RunFolder:
@@ -55,9 +61,9 @@ class RunFolder:
         folder = cls(path)
         cls.refuse_existing(path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.path)
         except OSError as error:
-            raise InputError(f"run_dir: {str(path)!r} cannot be made: {error.strerror}") from None
+            raise InputError(f"run_dir: {shown(path)} cannot be made: {error.strerror}") from None
         return folder
 
     def write_config(self, config: Config) -> None:
@@ -65,13 +71,13 @@ class RunFolder:
         record = {**to_dict(config), "versions": {**versions(), **_renderer(config.task)}}
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         try:
-            write_atomic(self.path / "config.json", text.encode())
+            write_atomic(self.path / CONFIG, text.encode())
         except OSError as error:
             raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
 
     def check_same_config(self, config: Config) -> None:
         """Raises unless this is the folder of a run with this configuration; an empty folder gets its config.json."""
-        if (self.path / "config.json").is_file():
+        if self._has_config("run_dir"):
             changed = differences(self.config(), config)
             if changed:
                 raise InputError(
@@ -87,33 +93,35 @@ class RunFolder:
     def open(cls, path: Path | str) -> RunFolder:
         """An existing run folder."""
         folder = cls(path)
-        if not (folder.path / "config.json").is_file():
-            there = folder.path.exists()
+        if not folder._has_config("run"):
+            there = files.kind(folder.path, "run") is not None
             what = "is not a run folder (it has no config.json)" if there else "is not there"
-            raise InputError(f"run: {str(path)!r} {what}; allowed: a folder that `playvirtual train` wrote")
+            raise InputError(f"run: {shown(str(path))} {what}; allowed: a folder that `playvirtual train` wrote")
         return folder
 
     @property
     def is_export(self) -> bool:
         """Whether it has policy weights alone, which cannot be trained further."""
-        return (self.path / "weights.safetensors").is_file()
+        return files.is_file(self.path / "weights.safetensors", "run")
 
     def config(self) -> Config:
         """The configuration the run was made with."""
-        file = str(self.path / "config.json")
+        record = self.record()
         try:
-            return from_dict(self.record())
+            return from_dict(record)
         except InputError as error:
-            raise InputError(f"run: {file!r}: {str(error).removeprefix('config.json: ')}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"run: {file!r} cannot be read: {error}") from None
+            raise InputError(f"run: {str(self.path / CONFIG)!r}: {str(error).removeprefix('config.json: ')}") from None
 
     def record(self) -> dict[str, Any]:
-        """The content of config.json, unchecked; raises OSError or ValueError if it cannot be read."""
-        record = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError("config.json is not a record")
-        return record
+        """The content of config.json, whose values are unchecked; in an export it must have its checksum."""
+        if not self.is_export:
+            return files.read_record(self.path / CONFIG, "run")
+        try:
+            return files.as_record(files.parse_json(checkpoint.read(self.path, CONFIG)))
+        except InputError:
+            raise
+        except ValueError as error:
+            raise Unreadable("run", self.path / CONFIG, str(error)) from None
 
 
 def _renderer(task: str) -> dict[str, str]:

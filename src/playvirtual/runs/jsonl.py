@@ -9,18 +9,29 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from playvirtual import files
+from playvirtual.files import Missing, Unreadable
 from playvirtual.runs.atomic_io import fsync, write_atomic, write_synced
 
 NAMES = ("metrics", "evaluations", "timing")
 TAIL = 8192  # bytes that surely hold the last line of metrics.jsonl
+REMOVED = ".removed"  # the ending of the file that has the lines which a resumed run has removed from a log
 
 Record = dict[str, Any]
 
 
 def append(run: Path, name: str, record: Mapping[str, Any]) -> None:
-    """Appends one line to metrics.jsonl, evaluations.jsonl or timing.jsonl."""
-    with _file(run, name).open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    """Appends one line to metrics.jsonl, evaluations.jsonl or timing.jsonl; a number that is not finite is null."""
+    with files.open_for_writing(_file(run, name), append=True) as file:
+        file.write((_to_json(record) + "\n").encode())
+
+
+def _to_json(record: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(record, allow_nan=False)
+    except ValueError:
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        return json.dumps(finite, allow_nan=False)
 
 
 def read(run: Path, name: str, numbers: Collection[str] = ()) -> tuple[list[Record], list[int]]:
@@ -31,7 +42,7 @@ def read(run: Path, name: str, numbers: Collection[str] = ()) -> tuple[list[Reco
     records, damaged = [], []
     for at, line in enumerate(_content(run, name).splitlines(keepends=True), 1):
         record = _record(line)
-        if record is not None and all(isinstance(record.get(n), int | float) for n in numbers):
+        if record is not None and all(files.is_number(record.get(n)) for n in numbers):
             records.append(record)
         elif line.endswith(b"\n"):
             damaged.append(at)
@@ -45,36 +56,49 @@ def lines(run: Path, name: str) -> list[Record]:
 
 def last(run: Path, name: str) -> Record:
     """The record of the last complete line of a log, which may be long and growing; {} if there is none."""
-    file = _file(run, name)
     try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - TAIL))
-            tail = opened.read().splitlines(keepends=True)
-    except OSError:
+        end = files.tail(_file(run, name), "run", TAIL).splitlines(keepends=True)
+    except Unreadable:
         return {}
-    return next((record for line in reversed(tail) if (record := _record(line)) is not None), {})
+    return next((record for line in reversed(end) if (record := _record(line)) is not None), {})
 
 
 def returns(run: Path, step: int) -> list[float] | None:
     """The returns of the evaluation at that step, if the log has it."""
-    found = [record.get("returns") for record in lines(run, "evaluations") if record["step"] == step]
-    return [float(r) for r in found[0]] if found and isinstance(found[0], list) else None
+    found = [record for record in lines(run, "evaluations") if record["step"] == step and record.get("returns")]
+    return [float(r) for r in found[0]["returns"]] if found else None
 
 
 def positions(run: Path) -> dict[str, int]:
     """The size of each log in bytes, after all of them have been synced to the disk."""
-    files = {name: _file(run, name) for name in NAMES}
-    for file in files.values():
+    sync(run)
+    found = {name: _file(run, name) for name in NAMES}
+    return {name: file.stat().st_size if file.exists() else 0 for name, file in found.items()}
+
+
+def sync(run: Path) -> None:
+    """Makes sure that the lines of all logs, and the logs' entries in the run folder, are on the disk."""
+    for file in [_file(run, name) for name in NAMES]:
         if file.exists():
             fsync(file)
-    return {name: file.stat().st_size if file.exists() else 0 for name, file in files.items()}
+    fsync(run)
+
+
+def check_regular(run: Path) -> None:
+    """Raises an InputError unless every log that is there is a regular file, and no link, that can be read."""
+    for name in NAMES:
+        file = _file(run, name)
+        if files.is_file(file, "run") and file.is_symlink():
+            raise Unreadable("run", file, "it is a link")
+        _content(run, name)
 
 
 def rewind(run: Path, positions: Mapping[str, int], step: int) -> list[str]:
     """Truncates the logs to the positions of a checkpoint, but keeps the evaluation of its `step`, if it is complete.
 
-    An evaluation follows from its checkpoint alone: if its line exists, it need not be repeated. A log that does not
-    fit the checkpoint keeps its undamaged lines; the answer has one message for each such log.
+    An evaluation follows from its checkpoint alone: if its line exists, it need not be repeated. Lines that are removed
+    are appended to a file of their own first, NAME.jsonl.removed. A log that does not fit the checkpoint keeps its
+    undamaged lines; the answer has one message for each such log.
     """
     return [problem for name in NAMES if (problem := _rewind(run, name, positions.get(name, 0), step))]
 
@@ -84,19 +108,32 @@ def _rewind(run: Path, name: str, size: int, step: int) -> str:
     file, data = _file(run, name), _content(run, name)
     kept = data[:size].splitlines(keepends=True)
     if name == "evaluations":
-        kept += [line for line in data[size:].splitlines(keepends=True)[:1] if _step(line) == step]
+        kept += [line for line in data[size:].splitlines(keepends=True)[:1] if _is_evaluation(line, step)]
     if len(data) >= size and all(_step(line) <= step for line in kept):
-        if file.exists():
-            os.truncate(file, sum(map(len, kept)))
+        if removed := data[(left := sum(map(len, kept))) :]:
+            with files.open_for_writing(file.with_name(file.name + REMOVED), append=True) as copy:
+                copy.write(removed)
+                copy.flush()
+                os.fsync(copy.fileno())
+            os.truncate(file, left)
         return ""
     kept = [line for line in data.splitlines(keepends=True) if _step(line) <= step]
-    copy = file.with_name(f"{file.name}.damaged")
-    write_synced(copy, data)
+    damaged = _free_name(file.with_name(f"{file.name}.damaged"))
+    write_synced(damaged, data)
     write_atomic(file, b"".join(kept))
     return (
         f"{file} is damaged: it does not fit the checkpoint; its {len(kept)} undamaged lines up to step {step} stay, "
-        f"all others are lost (a copy of the damaged file: {copy.name})"
+        f"all others are lost (a copy of the damaged file: {damaged.name})"
     )
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that is free: an earlier copy is never replaced."""
+    number, found = 1, path
+    while os.path.lexists(found):
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
 
 
 def _file(run: Path, name: str) -> Path:
@@ -104,20 +141,31 @@ def _file(run: Path, name: str) -> Path:
 
 
 def _content(run: Path, name: str) -> bytes:
-    file = _file(run, name)
-    return file.read_bytes() if file.exists() else b""
+    try:
+        return files.read(_file(run, name), "run")
+    except Missing:
+        return b""
 
 
 def _record(line: bytes) -> Record | None:
-    """The record of a line; None unless it is complete and has a step."""
+    """The record of a line; None unless it is complete, has a step, and its returns, if it has any, are numbers."""
     try:
-        record = json.loads(line) if line.endswith(b"\n") else None
+        record = files.as_record(files.parse_json(line)) if line.endswith(b"\n") else None
+        if record is not None:
+            files.as_whole(files.entry(record, "step"), "step")
+            files.as_numbers(record.get("returns", []), "returns")
     except ValueError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+    return record
 
 
 def _step(line: bytes) -> float:
     """The step of a line; infinity if it is damaged."""
     record = _record(line)
     return math.inf if record is None else record["step"]
+
+
+def _is_evaluation(line: bytes, step: int) -> bool:
+    """Whether the line is the whole evaluation of that step."""
+    record = _record(line)
+    return record is not None and record["step"] == step and bool(record.get("returns"))

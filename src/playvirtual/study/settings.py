@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from playvirtual import files
 from playvirtual.config.build import assemble
 from playvirtual.config.schema import Config, to_dict
+from playvirtual.errors import InputError, shown
 
 # Options that name a run, and options that change its speed or its logs but not what is learned.
 RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
@@ -50,11 +52,23 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     given = flat(record)
     if given.get("encoder_from"):
         given["encoder_from"] = origin(str(given["encoder_from"]))
+    for name, value in default.items():
+        if name in given and not _is_like(given[name], value):
+            raise InputError(f"config.json: {name}: {shown(given[name])} is not allowed; allowed: one like {value!r}")
     return {
         name: given[name]
         for name, value in default.items()
         if name not in RUN_NAMES | speed_only(given) and name in given and given[name] != value
     }
+
+
+def _is_like(given: Any, default: Any) -> bool:
+    """Whether a value in a config.json is of the kind of an option's default."""
+    if isinstance(default, list):
+        return isinstance(given, list) and all(files.is_number(item) for item in given)
+    if isinstance(default, bool | str):
+        return isinstance(given, type(default))
+    return files.is_number(given)
 
 
 def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:

@@ -16,9 +16,9 @@ from playvirtual.errors import InputError
 from playvirtual.messages import logger
 from playvirtual.replay.snapshot import restore_snapshot, snapshot_files
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import STATE, STATE_TREE, policy_files
+from playvirtual.runs.agents import MISFITS, STATE, STATE_TREE, policy_files, read_state, unusable
 from playvirtual.runs.checkpoint import Content
-from playvirtual.runs.state import all_finite, flatten_state, to_bytes, unflatten_state
+from playvirtual.runs.state import all_finite, check_like, flatten_state, to_bytes
 from playvirtual.training.trainer import Trainer
 
 
@@ -59,20 +59,16 @@ def restore(trainer: Trainer, path: Path) -> RunPosition:
     """
     checkpoint.verify(path)
     threads_before = num_threads(trainer.device)
-    tensors = checkpoint.read_tensors(path, STATE)
+    state, log_sizes, clock = read_state(path)
     try:
-        record = json.loads(checkpoint.read(path, STATE_TREE))
-        position = RunPosition(dict(record["positions"]), dict(record["clock"]))
-        state = unflatten_state(record["tree"], tensors)
+        check_like(state, {**trainer.state_dict(), "env": {}})
         trainer.load_state_dict(state)
-        env_state = {name: state["env"][name] for name in ("num_episodes", "actions", "observation")}
+        env_state = trainer.env.checked_state(state["env"])
         restore_snapshot(trainer.replay, lambda name: checkpoint.read(path, name))
     except (InputError, torch.OutOfMemoryError):
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, zlib.error) as error:
-        # PyTorch's message about a state that does not fit has many lines.
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(f"checkpoint: {str(path)!r} cannot be used ({reason})") from None
+    except (*MISFITS, zlib.error) as error:
+        raise unusable(path, error) from None
     threads = num_threads(trainer.device)
     if threads != threads_before:
         logger.info(
@@ -89,4 +85,4 @@ def restore(trainer: Trainer, path: Path) -> RunPosition:
             f"{trainer.config.task} gave another observation when its episode was replayed: seed and actions do not "
             "decide it. The episode is truncated; this run differs from one that was not interrupted"
         )
-    return position
+    return RunPosition(log_sizes, clock)

@@ -7,13 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from playvirtual.config.schema import Config
+from playvirtual.device import check_memory
 from playvirtual.envs import VectorEnv, make
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.vector import FrameStack
 from playvirtual.method import DiscreteActions
 from playvirtual.training.policy import AsyncPolicy
+
+ENV_BYTES, EPISODE_BYTES = 4096, 48  # that an environment, and an episode's seed and return, take at least
 
 Policy = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.generic]]  # (N, C, H, W) -> (N,) or (N, A)
 
@@ -61,6 +65,9 @@ def evaluate(
 ) -> list[float]:
     """The undiscounted, unclipped return of each of `episodes` whole episodes under the evaluation protocol."""
     num_envs = min(config.evaluation.eval_envs, episodes)
+    frames = 2 * config.environment.frame_stack * config.environment.image_size**2
+    needs = {"environments": num_envs * (ENV_BYTES + frames), "episodes": episodes * EPISODE_BYTES}
+    check_memory(torch.device("cpu"), needs)
     env = make(config.task, num_envs, training=False, config=config.environment)
     try:
         return play_episodes(policy, env, config.environment, evaluation_seeds(seed, step, episodes), watcher)

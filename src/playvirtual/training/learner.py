@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from playvirtual.agents.agent import Agent, Schedule
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
 from playvirtual.training.compile_once import compile_once
 from playvirtual.training.cudagraph import CudaGraphs
@@ -154,6 +154,8 @@ class Learner:
         if kind not in self._sums:  # not every kind of update has every metric
             self._names[kind] = list(metrics)
             self._sums[kind] = torch.zeros(len(metrics) + 1, device=self.agent.device)
+        if self._names[kind] != list(metrics):
+            raise InputError(f"checkpoint: it has metrics of another agent, {shown(self._names[kind])}")
         self._add_metrics(self._sums[kind], list(metrics.values()))
 
     def metrics(self) -> dict[str, float]:
@@ -183,6 +185,8 @@ class Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` gave; to be called before the first update."""
         self.updates, self._since_metrics = state["updates"], state["since_metrics"]
+        if any(saved["sums"].shape != (len(saved["names"]) + 1,) for saved in state["sums"].values()):
+            raise ValueError("sums: not one for every metric")
         self._names = {int(kind): list(saved["names"]) for kind, saved in state["sums"].items()}
         self._sums = {int(kind): saved["sums"].to(self.agent.device) for kind, saved in state["sums"].items()}
         for name, value in self.schedule.items():

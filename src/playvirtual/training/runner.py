@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import format_exception_only
+from traceback import format_exception, format_exception_only
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from playvirtual import published
+from playvirtual import envs, files, published
 from playvirtual.config.schema import Config
-from playvirtual.errors import Crash, InputError, RunError, out_of_memory
+from playvirtual.errors import Crash, EnvError, InputError, RunError, out_of_memory, shown
+from playvirtual.files import Unreadable
 from playvirtual.messages import logger
 from playvirtual.runs import checkpoint, jsonl
 from playvirtual.runs.atomic_io import lock_run_folder
@@ -55,7 +56,7 @@ def run(config: Config, path: Path, display: Display, *, resume: bool = False, l
     """
     loggers = Loggers(log)
     with Interrupts() as interrupts:
-        if resume and path.exists():
+        if resume and files.kind(path, "run_dir") is not None:
             return _resume(config, path, display, interrupts, loggers)
         return _start(config, path, display, interrupts, loggers)
 
@@ -71,13 +72,14 @@ def _start(config: Config, path: Path, display: Display, interrupts: Interrupts,
 
 
 def _resume(config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers) -> Run:
-    if not path.is_dir():
-        raise InputError(f"run_dir: {str(path)!r} is a file; allowed: a run folder")
+    if files.kind(path, "run_dir") != "folder":
+        raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
     folder = RunFolder(path)
     if folder.is_export:
         raise InputError(f"run: {str(path)!r} is an export, which cannot be resumed; allowed: the run it was made of")
     with lock_run_folder(path):
         folder.check_same_config(config)
+        jsonl.check_regular(path)
         returns = jsonl.returns(path, config.agent_steps * config.frames_per_step)  # of the last evaluation
         if returns is not None:
             logger.info(f"{path} is finished already")
@@ -102,6 +104,7 @@ class Runner:
         self.last_checkpoint: Path | None = None  # the last good one
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
+        words += ["--trust-env"] if envs.named_module(trainer.config.task) else []
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
@@ -113,6 +116,8 @@ class Runner:
             self.display.begin(min(trainer.global_step, config.steps))
             self._repeat_evaluation_of_checkpoint()
             trainer.train(after_step=self._after_step)
+            with self._naming_the_path():
+                jsonl.sync(self.folder.path)
             return Run(self.folder.path, config, self.returns)
 
     def _after_step(self) -> None:
@@ -139,6 +144,8 @@ class Runner:
                 with self._naming_the_last_checkpoint():
                     position = restore(self.trainer, found[at])
             except InputError as error:
+                if isinstance(error, Unreadable) and error.refused:  # it may be in order: nothing is taken for lost
+                    raise
                 if at == 0:
                     raise self._none_usable(error) from None
                 logger.warning(f"{error}; using the one before")
@@ -244,7 +251,7 @@ class Runner:
         step = self.trainer.step_of_update(found.update)
         record = {"losses": found.losses, "step": step, "update": found.update, "positions": found.positions}
         with self._naming_the_path():
-            (self.folder.path / "nonfinite.json").write_text(json.dumps(record, indent=2) + "\n")
+            files.write(self.folder.path / "nonfinite.json", json.dumps(record, indent=2) + "\n")
         raise RunError(
             f"{', '.join(found.losses)}: not finite at step {step} (update {found.update}); its batch is in "
             f"{self.folder.path / 'nonfinite.json'}; {self._last_good()}"
@@ -266,6 +273,10 @@ class Runner:
         """Turns an unexpected error, of an environment or of this program, into a RunError with the last checkpoint."""
         try:
             yield
+        except EnvError as error:
+            raise RunError(
+                f"{error}; in step {self._present_step()}{self._traceback(error)}; {self._last_good()}"
+            ) from error
         except (InputError, RunError):
             raise
         except Exception as error:
@@ -274,6 +285,21 @@ class Runner:
                 raise RunError(f"{memory}; {self._last_good()}") from error
             reason = " ".join("".join(format_exception_only(error)).split())
             raise Crash(f"{reason}; {self._last_good()}") from error
+
+    def _present_step(self) -> int:
+        """The global step that is being taken, or after which the agent is evaluated."""
+        return min(self.trainer.global_step + self.trainer.config.frames_per_step, self.trainer.config.steps)
+
+    def _traceback(self, error: EnvError) -> str:
+        """Writes the traceback of an environment's own error into the run folder; says where it is."""
+        file = self.folder.path / "error.txt"
+        if error.__cause__ is None:
+            return ""
+        try:
+            files.write(file, "".join(format_exception(error.__cause__)))
+        except OSError:
+            return ""
+        return f"; its traceback is in {file}"
 
     def _last_good(self) -> str:
         if self.last_checkpoint is None:

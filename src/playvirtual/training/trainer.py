@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from playvirtual.agents.agent import make_agent
-from playvirtual.config.schema import Config
-from playvirtual.device import configure_torch, num_threads, resolve_device
+from playvirtual import files
+from playvirtual.agents.agent import agent_size, make_agent
+from playvirtual.config.schema import Config, num_virtual
+from playvirtual.device import check_memory, configure_torch, num_threads, resolve_device
 from playvirtual.envs.env import VectorStep
 from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
@@ -41,11 +42,13 @@ class Trainer:
             check_encoder_from(config)
         self.device = device = resolve_device(config.device)
         configure_torch(device, config.precision, config.threads)
+        check_memory(device, {"one observation": config.environment.frame_stack * config.environment.image_size**2})
         seeds = np.random.SeedSequence(config.seed).generate_state(3)
         self.random = np.random.default_rng(int(seeds[0]))  # random actions before learning starts
         self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
 
         self.env = TrainingEnv(config)
+        check_memory(device, _memory_needs(config, self.env, device))
         self.agent = make_agent(
             config, self.env.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
         )
@@ -200,9 +203,12 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` gave, but not the environment: see `restore_env`, once the replay has its frames."""
-        self.step, self.last_return = state["step"], state["last_return"]
-        self.episode_returns = state["episode_returns"]
+        self.step = files.as_whole(state["step"], "step", high=self.config.agent_steps)
+        self.last_return = state["last_return"]
+        self.episode_returns = files.as_numbers(state["episode_returns"], "episode_returns")
         truncated = state["truncated_frame"]
+        if truncated is not None and (truncated.dtype, tuple(truncated.shape)) != (torch.uint8, self.env.frame_shape):
+            raise ValueError(f"truncated_frame: not uint8 of shape {self.env.frame_shape}")
         self._truncated_frame = None if truncated is None else truncated.numpy()
         configure_torch(self.device, self.config.precision, self.config.threads or state["threads"])
         self.random.bit_generator.state = state["random"]
@@ -234,11 +240,30 @@ class Trainer:
         self.env.close()
 
 
+def _memory_needs(config: Config, env: TrainingEnv, device: torch.device) -> dict[str, int]:
+    """About how many bytes a run needs at least, by what needs them."""
+    shape = env.observation_shape
+    size = agent_size(config, shape, env.action_space)
+    discrete = isinstance(env.action_space, spaces.Discrete)
+    actions = int(env.action_space.n) if isinstance(env.action_space, spaces.Discrete) else env.action_space.shape[0]
+    trajectories = num_virtual(config.objective.M, actions)
+    frame = math.prod(env.frame_shape) + (8 if discrete else 4 * actions)
+    update = config.agent.update_bytes(config.objective.K, trajectories, shape, size.latent)
+    return {
+        "an update": update // 4 if device.type == "cuda" else update,  # bf16, and kernels that keep less for gradients
+        "networks with their optimizers": size.weights + 3 * size.learned,
+        "the replay buffer": _capacity(config) * frame,
+    }
+
+
+def _capacity(config: Config) -> int:
+    """The entries of the replay buffer. A run that is shorter than it needs one for each step and episode's end."""
+    return min(config.replay.capacity, 2 * config.agent_steps + config.environment.frame_stack)
+
+
 def _make_replay(config: Config, env: TrainingEnv, device: torch.device) -> ReplayBuffer:
-    # A run shorter than the ring needs less: at most one entry that ends an episode for each of its steps.
     depth = config.environment.frame_stack
-    capacity = min(config.replay.capacity, 2 * config.agent_steps + depth)
     discrete = isinstance(env.action_space, spaces.Discrete)
     action_size = None if discrete else env.action_space.shape[0]  # type: ignore[index]
     repeat_first = config.environment.stack_fill == "repeat"
-    return ReplayBuffer(capacity, env.frame_shape, depth, action_size, device, repeat_first=repeat_first)
+    return ReplayBuffer(_capacity(config), env.frame_shape, depth, action_size, device, repeat_first=repeat_first)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 
-from playvirtual import envs
+from playvirtual import envs, files
 from playvirtual.config.schema import Config
 from playvirtual.envs.env import ResetsInBackground, VectorStep
 from playvirtual.envs.vector import FrameStack
@@ -78,6 +79,25 @@ class TrainingEnv:
             "actions": torch.from_numpy(actions),
             "observation": torch.from_numpy(self.observations.copy()),
         }
+
+    def checked_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What `load_state_dict` takes, of a state that may be forged; raises a ValueError if it is none."""
+        episodes, actions, observation = (state[name] for name in ("num_episodes", "actions", "observation"))
+        files.as_whole(episodes, "num_episodes", 1)
+        space = self.action_space
+        discrete = isinstance(space, spaces.Discrete)
+        fits = isinstance(actions, torch.Tensor) and (
+            len(actions) == 0
+            or (discrete and actions.dtype == torch.int64 and actions.ndim == 1)
+            or (not discrete and actions.dtype == torch.float32 and actions.shape[1:] == space.shape)
+        )
+        if fits and isinstance(space, spaces.Discrete) and len(actions):
+            fits = bool(((actions >= 0) & (actions < int(space.n))).all())
+        if not fits:
+            raise ValueError(f"actions: not a list of actions in {space}")
+        if observation.dtype != torch.uint8 or tuple(observation.shape) != (1, *self.observation_shape):
+            raise ValueError(f"observation: not uint8 of shape {(1, *self.observation_shape)}")
+        return {"num_episodes": episodes, "actions": actions, "observation": observation}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Replays the present episode, whose seed and actions decide it; no emulator state is stored.

@@ -15,6 +15,7 @@ from typing import IO
 from playvirtual.device import num_cores
 from playvirtual.errors import InputError, writing
 from playvirtual.runs import jsonl
+from playvirtual.runs.atomic_io import make_folder
 from playvirtual.study.engines import mps as mps_daemon
 from playvirtual.study.engines.engine import Outcome
 from playvirtual.study.sweep.grids import Job
@@ -90,7 +91,7 @@ class LocalEngine:
         if self._daemon:
             environment |= self._daemon.environment
         with writing("out", job.path.parent):
-            job.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(job.path.parent)
             log = log_file(job).open("wb")
         resuming = ("--quiet", "--resume") if job.stage == "train" else ()
         process = subprocess.Popen(

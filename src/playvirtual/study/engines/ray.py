@@ -7,8 +7,6 @@ Ray somewhere else and resumes from its last checkpoint.
 from __future__ import annotations
 
 import math
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,13 +15,14 @@ from typing import Any
 from playvirtual.errors import InputError, InUse
 from playvirtual.runs import atomic_io
 from playvirtual.study.engines.engine import Outcome
+from playvirtual.study.engines.ray_cluster import connect
 from playvirtual.study.sweep.grids import Job
 
-DEFAULT_PORT = 6379
-CONNECT_SECONDS = 5.0
 STOP_SECONDS = 60.0  # that a run has to write its checkpoint when it is told to stop
 LOCK_SECONDS = 120.0  # that the worker of a lost node may hold its run folder
 MAX_RESTARTS = 20  # of one run by Ray, after its worker or node was lost
+NODES_SECONDS = 10.0  # between two looks at which nodes are alive
+LOST_SECONDS = 30.0  # that Ray has to start the runs of a dead node elsewhere, before the engine does
 
 
 class RayEngine:
@@ -37,12 +36,10 @@ class RayEngine:
         *,
         device: str = "auto",
     ) -> None:
-        ray = _import_ray()
         for name, value in (("cpus_per_run", cpus_per_run), ("gpus_per_run", gpus_per_run)):
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"{name}: {value} is not allowed; allowed: 0 or more")
-        _connect(ray, address)
-        self._ray = ray
+        self._ray = ray = connect(address)
         gpus = _largest_node(ray, "GPU")
         wanted = (1.0 if gpus else 0.0) if gpus_per_run is None else gpus_per_run
         if wanted > gpus:
@@ -61,9 +58,12 @@ class RayEngine:
         remote = ray.remote(
             num_cpus=cpus_per_run, num_gpus=wanted, max_retries=MAX_RESTARTS, max_calls=1, scheduling_strategy="SPREAD"
         )
-        self._train, self._probe = remote(_train), remote(_probe)
+        self._functions = self._train, self._probe = remote(_train), remote(_probe)
         self._tasks: dict[Any, Job] = {}
         self._queued: dict[Path, int] = {}  # run folder → when its lock was last written before the run was queued
+        self._looked_at_nodes = time.monotonic()
+        self._dead = {node["NodeID"]: math.inf for node in ray.nodes() if not node["Alive"]}  # → since when
+        self._restarts = 0
 
     def room(self) -> bool:
         return True
@@ -88,8 +88,36 @@ class RayEngine:
     def wait(self, seconds: float) -> list[Outcome]:
         if not self._tasks:
             return []
+        if time.monotonic() - self._looked_at_nodes > NODES_SECONDS:
+            self._restart_runs_of_lost_nodes()
+            self._looked_at_nodes = time.monotonic()
         ended, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=seconds)
         return [self._outcome(reference) for reference in ended]
+
+    def _restart_runs_of_lost_nodes(self) -> None:
+        """Starts all runs again that do not run on a host that is alive, once for each node that died.
+
+        A host that loses its power or its network closes no connection. Ray declares its node dead after a minute, but
+        waits for its answers, to runs and to requests for a place, until connections time out, some seven minutes.
+        """
+        nodes, now = self._ray.nodes(), time.monotonic()
+        for node in nodes:
+            if not node["Alive"]:
+                self._dead.setdefault(node["NodeID"], now)
+        due = [node for node, since in self._dead.items() if now - since > LOST_SECONDS]
+        if not due:
+            return
+        self._dead.update(dict.fromkeys(due, math.inf))
+        alive = {node["NodeManagerHostname"] for node in nodes if node["Alive"]}
+        kept = {job.path for job in self.running() if job.stage == "train" and _host(job) in alive}
+        # A task that asks for other resources, if only for so many bytes, waits for none of the earlier requests.
+        self._restarts += 1
+        self._train, self._probe = (function.options(memory=self._restarts) for function in self._functions)
+        for reference, job in list(self._tasks.items()):
+            if job.path not in kept:
+                del self._tasks[reference]
+                self._cancel([reference], force=True)
+                self.start(job)
 
     def stop(self) -> None:
         try:
@@ -120,7 +148,8 @@ class RayEngine:
         except self._ray.exceptions.RayError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             # Ray raises an exception that is an instance of its own error and of the run's.
-            return Outcome(job, lines[-1].strip() if lines else type(error).__name__, isinstance(error, InputError))
+            bad_input = isinstance(error, InputError) and not isinstance(error, InUse)
+            return Outcome(job, lines[-1].strip() if lines else type(error).__name__, bad_input)
         return Outcome(job, None)
 
 
@@ -147,49 +176,20 @@ def _probe(run: str, what: str, device: str) -> None:
     probe(run, what, device=device)
 
 
+def _host(job: Job) -> str:
+    """The name of the host whose process last locked the run folder; "" for none."""
+    try:
+        return (job.path / atomic_io.LOCK).read_text(errors="replace").strip().rpartition(" on ")[2]
+    except OSError:
+        return ""
+
+
 def _locked_at(job: Job) -> int:
     """When a process last locked the run folder, on the clock of the storage; 0 for never."""
     try:
         return (job.path / atomic_io.LOCK).stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise InputError("engine: 'ray' needs the package ray; in a clone: pip install -e '.[ray]'") from None
-    return ray
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    """Connects to the cluster; an address that does not answer is an `InputError` within seconds."""
-    chosen = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if chosen not in ("auto", "local"):
-        _check_reachable(chosen)
-    os.environ.setdefault("RAY_gcs_rpc_server_connect_timeout_s", str(int(CONNECT_SECONDS)))
-    try:
-        ray.init(address=chosen, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"address: no Ray cluster at {chosen!r} ({reason}); start one with `ray start --head`, "
-            "or give --address HOST:PORT"
-        ) from None
-
-
-def _check_reachable(address: str) -> None:
-    """Raises an `InputError` unless something listens at the address."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host:
-        host, port = port, str(DEFAULT_PORT)
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except ValueError:
-        raise InputError(f"address: {address!r} is not allowed; allowed: HOST:PORT, ray://HOST:PORT, auto") from None
-    except OSError as error:
-        raise InputError(f"address: no Ray cluster at {address!r} ({error.strerror or error})") from None
 
 
 def _largest_node(ray: Any, resource: str) -> float:

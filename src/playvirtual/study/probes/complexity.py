@@ -57,7 +57,7 @@ def _size(folder: RunFolder, path: Path) -> Size:
 
 def _update_seconds(folder: RunFolder) -> float | None:
     """Seconds of the host in 1000 updates, from the last line that both logs have; None before the first update."""
-    updates = {int(line["step"]): int(line["updates"]) for line in jsonl.lines(folder.path, "metrics")}
-    spent = {int(line["step"]): float(line.get("update", 0.0)) for line in jsonl.lines(folder.path, "timing")}
+    updates = {line["step"]: int(line["updates"]) for line in jsonl.read(folder.path, "metrics", ["updates"])[0]}
+    spent = {line["step"]: float(line["update"]) for line in jsonl.read(folder.path, "timing", ["update"])[0]}
     both = sorted(step for step in updates.keys() & spent.keys() if updates[step])
     return 1000 * spent[both[-1]] / updates[both[-1]] if both else None

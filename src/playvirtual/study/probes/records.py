@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from playvirtual import files
 from playvirtual.errors import writing
+from playvirtual.files import Missing, Unreadable
 
 FILE = "probes.json"
 
@@ -17,26 +18,30 @@ def save(run: str | Path, name: str, found: Mapping[str, Any]) -> Path:
     """Adds a probe's result, with the step of the checkpoint it is of, to the run's probes.json."""
     path = Path(run) / FILE
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError:
+        earlier = files.read_record(path, "run")
+    except Unreadable as error:
+        if error.refused and not isinstance(error, Missing):
+            raise
         earlier = {}
     partial = path.with_suffix(".partial")
     with writing("run", path):
-        partial.write_text(json.dumps({**earlier, name: found}, indent=2) + "\n", encoding="utf-8")
+        files.write(partial, json.dumps({**earlier, name: found}, indent=2) + "\n")
         partial.rename(path)
     return path
 
 
 def recorded(run: Path, name: str, steps: int) -> Mapping[str, Any] | None:
     """What a probe has recorded of the agent after the run's last step; None if that was not probed."""
-    path = run / FILE
-    if not path.exists():
-        return None
     try:
-        found: Mapping[str, Any] | None = json.loads(path.read_text(encoding="utf-8")).get(name)
-        return found if found is not None and int(found["step"]) >= steps else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = files.read_record(run / FILE, "run").get(name)
+        if found is None:
+            return None
+        step = files.as_whole(files.entry(files.as_record(found), "step"), "step")
+    except Missing:
+        return None
+    except ValueError as error:
         raise ValueError(f"probes.json cannot be read ({error}); remove it and probe the run again") from None
+    return files.as_record(found) if step >= steps else None
 
 
 def is_probed(run: Path, name: str, steps: int) -> bool:
@@ -53,9 +58,6 @@ def probed_dynamics_mse(run: Path, steps: int) -> float | None:
     if found is None:
         return None
     try:
-        value = float(found["mse"])
-    except (ValueError, KeyError, TypeError) as error:
+        return files.as_number(files.entry(found, "mse"), "mse")
+    except ValueError as error:
         raise ValueError(f"probes.json cannot be read ({error}); remove it and probe the run again") from None
-    if not math.isfinite(value):
-        raise ValueError("probes.json: the error of the dynamics model is not finite")
-    return value

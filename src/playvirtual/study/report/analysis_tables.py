@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from playvirtual import published
+from playvirtual import files, published
 from playvirtual.config.build import method_names
-from playvirtual.errors import InputError
 from playvirtual.study.probes.complexity import COUNTED_IN_PAPER, Size, parameters
 from playvirtual.study.probes.records import recorded
 from playvirtual.study.report.records import Record
@@ -134,7 +133,9 @@ def _parameters_if_known(record: Record) -> Size | None:
     try:
         found = recorded(record.path, "complexity", record.steps)
         if found is not None:
-            return Size(int(found["parameters"]), found["parameters_as_in_paper"])
+            counted = files.entry(found, "parameters_as_in_paper")
+            as_in_paper = None if counted is None else files.as_whole(counted, "parameters_as_in_paper")
+            return Size(files.as_whole(files.entry(found, "parameters"), "parameters"), as_in_paper)
         return parameters(record.path)
-    except (InputError, OSError, ValueError, KeyError, TypeError):
+    except ValueError:
         return None

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from playvirtual import files
 from playvirtual.study.report import plots
 from playvirtual.study.report.tables import Table
 
@@ -42,7 +43,7 @@ class Page:
     findings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        again = (self.out / "index.html").is_file()
+        again = files.is_file(self.out / "index.html", "out")
         for name, endings in FOLDERS.items():
             (self.out / name).mkdir(parents=True, exist_ok=True)
             for file in (self.out / name).iterdir() if again else ():  # an earlier report may show other runs
@@ -81,7 +82,7 @@ class Page:
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
         target = self.out / "index.html"
-        target.write_text(text, encoding="utf-8", errors="replace")  # names of folders need not be text
+        files.write(target, text)
         return target
 
 

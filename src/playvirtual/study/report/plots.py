@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from playvirtual import files
 from playvirtual.config.build import method_names
 from playvirtual.study.report import statistics as st
 from playvirtual.study.report.records import Record
@@ -254,13 +255,15 @@ def _draw_interval(axes: Axes, estimate: Estimate, place: float, colour: str) ->
 
 def write(figure: Figure, path: Path) -> str:
     """Writes PATH.png and PATH.svg; returns the <svg> element for the page, with the page's colours."""
-    figure.savefig(path.with_suffix(".png"), dpi=130, facecolor="white")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=130, facecolor="white")
+    files.write(path.with_suffix(".png"), image.getvalue())
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": path.name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
     text = out.getvalue()
-    path.with_suffix(".svg").write_text(text, encoding="utf-8")
+    files.write(path.with_suffix(".svg"), text)
     inline = text[text.index("<svg") :].replace(INK, "currentColor").replace(RULE, "var(--rule)")
     inline = re.sub(r"<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
     return _unique_ids(inline, path.name)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from playvirtual.errors import InputError
+from playvirtual import files
+from playvirtual.errors import InputError, shown
+from playvirtual.files import Unreadable
+from playvirtual.options import LARGEST_INT
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.probes.records import probed_dynamics_mse
@@ -70,13 +72,13 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
     records: list[Record] = []
     problems: list[Problem] = []
     for root in roots:
-        if not root.exists():
-            raise InputError(f"runs: {str(root)!r} is not there; allowed: run folders, or folders that hold some")
-        for path in _run_folders(root):
+        if files.kind(root, "runs") is None:
+            raise InputError(f"runs: {shown(root)} is not there; allowed: run folders, or folders that hold some")
+        for path in _run_folders(root, problems):
             try:
                 records.append(read(path))
-            except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                problems.append(Problem(path, _reason(error)))
+            except (OSError, ValueError) as error:
+                problems.append(Problem(path, str(error)))
     if not records and not problems:
         raise InputError(
             f"runs: no run folder in {', '.join(map(str, roots))}; `playvirtual train` and `sweep` make them"
@@ -88,41 +90,64 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
 def read(path: Path) -> Record:
     """The record of one run folder; raises if it cannot be used."""
     config = RunFolder(path).record()
-    steps = int(config["steps"])
+    text = {name: _text(config, name) for name in ("task", "method", "preset", "agent_kind")}
+    steps = files.as_whole(files.entry(config, "steps"), "steps", 1, LARGEST_INT)
     damage: list[str] = []
     lines = _lines(path, "evaluations", damage, ("mean",))
     evaluations = [(e["step"], float(e["mean"])) for e in lines]
-    if not all(math.isfinite(mean) for _, mean in evaluations):
-        raise ValueError("evaluations.jsonl: a score is not finite")
     timing = _lines(path, "timing", damage)
     metrics = _lines(path, "metrics", damage) if len(evaluations) < 3 else []
     return Record(
         path=path,
-        task=str(config["task"]),
-        method=str(config["method"]),
-        preset=str(config["preset"]),
-        agent_kind=str(config["agent_kind"]),
-        seed=int(config["seed"]),
+        **text,
+        seed=files.as_whole(files.entry(config, "seed"), "seed", 0, LARGEST_INT),
         steps=steps,
-        step_unit=str(config.get("step_unit", "agent")),
+        step_unit="environment" if config.get("step_unit") == "environment" else "agent",
         changed=changes(config),
         evaluations=evaluations,
-        training=_thinned([(m["step"], float(m["return"])) for m in metrics if m.get("return") is not None]),
+        training=_thinned([(m["step"], float(m["return"])) for m in metrics if files.is_number(m.get("return"))]),
         finished=bool(evaluations) and evaluations[-1][0] >= steps,
-        timing={k: float(v) for k, v in timing[-1].items() if isinstance(v, int | float)} if timing else {},
-        versions={str(k): str(v) for k, v in config.get("versions", {}).items()},
-        videos=tuple(sorted(p for p in (path / "videos").glob("*") if p.suffix in VIDEO_KINDS)),
+        timing={k: float(v) for k, v in timing[-1].items() if files.is_number(v)} if timing else {},
+        versions={str(k): str(v) for k, v in files.as_record(config.get("versions", {})).items()},
+        videos=_videos(path, damage),
         dynamics_mse=probed_dynamics_mse(path, steps),
         damage=tuple(damage),
     )
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(root):
+def _text(config: Mapping[str, Any], name: str) -> str:
+    value = files.entry(config, name)
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name}: {shown(value)} is not allowed; allowed: a name")
+    return value
+
+
+def _videos(run: Path, damage: list[str]) -> tuple[Path, ...]:
+    """The run's videos; a folder of videos that cannot be read is added to `damage`."""
+    try:
+        names = files.listed(run / "videos", "videos")
+    except Unreadable as error:
+        damage.append(str(error))
+        return ()
+    return tuple(run / "videos" / name for name in names if Path(name).suffix in VIDEO_KINDS)
+
+
+def _run_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
+    """Every run folder at and below `root`; folders that cannot be read are added to `problems`."""
+
+    def refuse(error: OSError) -> None:
+        problems.append(Problem(Path(error.filename), f"it cannot be read: {error.strerror}"))
+
+    for folder, below, names in os.walk(root, onerror=refuse):
         below.sort()
-        if "config.json" in files:
+        if "config.json" in names:
             below.clear()
-            if not RunFolder(Path(folder)).is_export:
+            try:
+                is_export = RunFolder(Path(folder)).is_export
+            except InputError as error:
+                problems.append(Problem(Path(folder), str(error)))
+                continue
+            if not is_export:
                 yield Path(folder)
 
 
@@ -159,8 +184,3 @@ def _without_duplicates(records: list[Record], problems: list[Problem]) -> tuple
 def _identity(record: Record) -> tuple[str, ...]:
     """The task, setting and seed, which are equal in folders that hold the same run."""
     return (record.task, record.method, record.preset, repr(record.changed), str(record.seed))
-
-
-def _reason(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return f"config.json has no {text}" if isinstance(error, KeyError) else text

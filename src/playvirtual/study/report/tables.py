@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from playvirtual import files
+
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -72,7 +74,7 @@ class Table:
     def save(self, folder: Path) -> None:
         """Writes NAME.csv, NAME.md and NAME.tex."""
         for ending, text in (("csv", self.csv()), ("md", self.markdown()), ("tex", self.latex())):
-            (folder / f"{self.name}.{ending}").write_text(text, encoding="utf-8", errors="replace")
+            files.write(folder / f"{self.name}.{ending}", text)
 
 
 def _markdown(text: str) -> str:

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from playvirtual import envs
+from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
 from playvirtual.config.schema import Config, to_dict
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown_text, unknown
 from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 
@@ -56,7 +56,8 @@ class Job:
     def command(self) -> list[str]:
         """The words after `playvirtual` that make this run, or take its probe, alone."""
         if self.stage == "probe":
-            return ["probe", str(self.path), self.probe, f"--device={self.device}"]
+            trusted = ["--trust-env"] if envs.named_module(self.config.task) else []
+            return ["probe", str(self.path), self.probe, f"--device={self.device}", *trusted]
         c = self.config
         words = ["train", c.task, "--method", c.method, "--preset", c.preset, "--run-dir", str(self.path)]
         for name, value in self.options.items():
@@ -73,7 +74,7 @@ def load(name: str) -> Experiment:
         return _experiment(path, _read_toml(path))
     if path.suffix == ".py":
         return _experiment(path, _run_python(path))
-    if name not in EXPERIMENTS and path.exists():
+    if name not in EXPERIMENTS and files.kind(path, "experiment") is not None:
         raise InputError(f"experiment: {name!r} is a file of a kind not known; allowed: a .toml or .py file")
     return experiment(name)
 
@@ -87,12 +88,17 @@ def planned_jobs(
     out: Path,
     preset: str | None,
     options: Mapping[str, Any],
+    trust_env: bool = False,
 ) -> list[Job]:
-    """The runs that `playvirtual sweep` is asked for by these names and options, all of which can be played here."""
+    """The runs that `playvirtual sweep` is asked for by these names and options, all of which can be played here.
+
+    Tasks that only the grid's file names are played with `trust_env` alone, where that executes a module.
+    """
     whole = load(experiment_name)
     check_flags(whole, options)
     grid = select(whole, rows)
-    return jobs(grid, chosen_tasks(grid, suite_names), seeds, out, preset=preset, options=options)
+    tasks = chosen_tasks(grid, suite_names, trust_env=trust_env)
+    return jobs(grid, tasks, seeds, out, preset=preset, options=options)
 
 
 def jobs(
@@ -184,29 +190,35 @@ def select(grid: Experiment, rows: str | None) -> Experiment:
     return replace(grid, rows=tuple(row for row in grid.rows if row in wanted or row.label in loaded))
 
 
-def chosen_tasks(grid: Experiment, names: str | None) -> tuple[SuiteTask, ...]:
+def chosen_tasks(grid: Experiment, names: str | None, *, trust_env: bool = False) -> tuple[SuiteTask, ...]:
     """The tasks of `names`, by default those of the experiment; raises unless all of them can be played here."""
     if names is None and not grid.suites:
         raise InputError("suite: a grid of one's own has none; give --suite, or suite = … in the file")
+    if names is None:
+        check_trusted_suites(grid, trust_env=trust_env)
     tasks = suite(names if names is not None else ",".join(grid.suites))
     for entry in tasks:
         envs.check(entry.task)
     return tasks
 
 
+def check_trusted_suites(grid: Experiment, *, trust_env: bool) -> None:
+    """Raises an InputError if a task that only the grid's file names would execute a module, before it does."""
+    for name in ",".join(grid.suites).split(","):
+        envs.check_trusted(name.strip(), f"the grid {grid.source!r}", trust_env=trust_env)
+
+
 def _read_toml(path: Path) -> Mapping[str, Any]:
+    data = files.read(path, "experiment", files.RECORD_BYTES)
     try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"experiment: {str(path)!r} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"experiment: {str(path)!r} is not TOML: {error}") from None
+        record = tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"experiment: {str(path)!r} is not TOML: {shown_text(str(error))}") from None
     return {"rows": record.pop("row", None), **record}
 
 
 def _run_python(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise InputError(f"experiment: {str(path)!r} cannot be read: No such file or directory")
+    files.read(path, "experiment", files.RECORD_BYTES)  # it is there, and a regular file
     try:
         names = runpy.run_path(str(path))
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
 
+from playvirtual import files
 from playvirtual.config.schema import differences, from_dict
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
@@ -22,6 +24,7 @@ from playvirtual.study.settings import other_results
 from playvirtual.study.sweep import time as sweep_time
 from playvirtual.study.sweep.grids import Job
 
+LEAST_FREE = 2**14  # bytes of a disk: with less it counts as full
 POLL_SECONDS = 0.5  # that one wait for the engine takes at most
 
 State = Literal["new", "started", "finished"]
@@ -58,13 +61,13 @@ class Changed(InputError):
 
 def state(job: Job) -> State:
     """Whether the job's run is new, started or finished; raises if its folder holds another configuration's run."""
-    if not (job.path / "config.json").exists():
+    if files.kind(job.path / "config.json", "run") is None:
         return "new"
     try:
         record, evaluations = RunFolder(job.path).record(), jsonl.lines(job.path, "evaluations")
         finished = bool(evaluations) and evaluations[-1]["step"] >= job.config.steps
         changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
     if changed:
         raise Changed(
@@ -165,7 +168,7 @@ class _Sweep:
             self._waiting.remove(job)
             self._running[job.path] = job
             self._attempts[job.path] = self._attempts.get(job.path, 0) + 1
-            self._from_scratch[job.path] = not (job.path / "timing.jsonl").exists()
+            self._from_scratch[job.path] = files.kind(job.path / "timing.jsonl", "run") is None
             self._engine.start(job)
 
     def show_running(self) -> None:
@@ -181,6 +184,7 @@ class _Sweep:
     def end(self, outcome: Outcome) -> None:
         """Records how a stage of a run ended; a failed one waits for its next attempt or is given up."""
         job, error, bad_input = outcome
+        error = error and error + _full_disk(job.path.parent)
         self._show(job)
         seconds = time.monotonic() - self._shown.pop(job.path)
         del self._running[job.path]
@@ -211,6 +215,15 @@ class _Sweep:
             self._waiting.remove(job)
             self._display.ended(job, reason := f"needs {path}, which has failed", again=False)
             self.give_up(job.path, reason)
+
+
+def _full_disk(folder: Path) -> str:
+    """A note if the disk is full: then a run could not even write its error into its log."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    return f" (No space left on the disk of {str(folder)!r})" if free < LEAST_FREE else ""
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from playvirtual import files
+from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.study.sweep.grids import Job
 
@@ -26,7 +28,7 @@ class Rate(NamedTuple):
 def note(run: Path, seconds: float) -> None:
     """Records how long a run took as a whole; timing.jsonl starts only when the agent is built."""
     with suppress(OSError):  # without it a plan falls back on timing.jsonl
-        (run / NAME).write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
+        files.write(run / NAME, json.dumps({"seconds": round(seconds, 3)}) + "\n")
 
 
 def rates(finished: Sequence[Job], to_do: Sequence[Job]) -> dict[tuple[str, str], Rate]:
@@ -62,15 +64,15 @@ def _means(jobs: Sequence[Job], measure: Callable[[Job], float | None]) -> dict[
 def _of_finished(job: Job) -> float | None:
     """Seconds per step of a finished run, from its time as a whole."""
     spent = (_noted(job.path), jsonl.last(job.path, "timing").get("seconds"))
-    known = [float(seconds) for seconds in spent if isinstance(seconds, int | float) and seconds > 0]
+    known = [float(seconds) for seconds in spent if files.is_number(seconds) and seconds > 0]
     return known[0] / job.config.steps if known else None
 
 
 def _noted(run: Path) -> Any:
     """What `note` recorded; None if there is nothing."""
     try:
-        return json.loads((run / NAME).read_text())["seconds"]
-    except (OSError, ValueError, LookupError, TypeError):
+        return files.read_record(run / NAME, "run").get("seconds")
+    except InputError:
         return None
 
 
@@ -78,8 +80,8 @@ def _of_started(job: Job) -> float | None:
     """Seconds per step since the first logged update: random play before it is faster, compiling is slower."""
     first = job.config.first_update * job.config.frames_per_step
     try:
-        lines = [line for line in jsonl.lines(job.path, "timing") if line["step"] >= first]
+        lines = [line for line in jsonl.read(job.path, "timing", ["seconds"])[0] if line["step"] >= first]
         begin, end = lines[0], lines[-1]
-        return (float(end["seconds"]) - float(begin["seconds"])) / (int(end["step"]) - int(begin["step"]))
-    except (OSError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        return (float(end["seconds"]) - float(begin["seconds"])) / int(end["step"] - begin["step"])
+    except (InputError, IndexError, ZeroDivisionError):
         return None
