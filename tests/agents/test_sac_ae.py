@@ -88,7 +88,7 @@ def test_the_latent_penalty_shrinks_the_latent_state() -> None:
         batch = sac_batch(agent)
         for _ in range(20):
             agent.update_decoder(batch.transitions, agent.draw(batch), torch.zeros(5, *PIXELS))
-        norms.append(float(agent.encoder(batch.transitions.observations / 255).square().sum(1).mean()))
+        norms.append(agent.encoder(batch.transitions.observations / 255).square().sum(1).mean().item())
     assert norms[1] < 0.5 * norms[0]
 
 
