@@ -9,7 +9,8 @@ from torch import Tensor
 
 from playvirtual.agents.agent import Schedule
 from playvirtual.agents.rainbow import Rainbow
-from playvirtual.config.build import build, method_names
+from playvirtual.config.build import build
+from playvirtual.config.hyperparameters import METHODS
 from playvirtual.method import DiscreteActions, gaussian_ramp_up
 from playvirtual.replay.batches import RainbowBatch, SequenceBatch
 
@@ -64,7 +65,7 @@ def reached(agent: Rainbow, loss: Tensor) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", METHODS)
 def test_gradients_reach_what_the_method_says(method: str) -> None:
     agent = agent_of(method)
     batch = batch_of(agent.objective.K)

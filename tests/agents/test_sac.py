@@ -15,7 +15,8 @@ from playvirtual.agents.agent import Schedule, load_policy_state_dict, num_train
 from playvirtual.agents.losses import actor_loss, critic_loss, soft_target, squashed_gaussian, temperature_loss
 from playvirtual.agents.networks.sac import Actor, LatentLayer, mlp, orthogonal, outputs
 from playvirtual.agents.sac import Sac
-from playvirtual.config.build import build, method_names
+from playvirtual.config.build import build
+from playvirtual.config.hyperparameters import METHODS
 from playvirtual.config.schema import SacConfig
 from playvirtual.errors import InputError
 from playvirtual.method import BoxActions
@@ -209,7 +210,7 @@ def test_the_critic_trains_encoder_and_both_q() -> None:
     assert changed(before, weights_of(agent)) == {"critic.encoder", "critic.q1", "critic.q2"}
 
 
-METHODS_WITH_A_CYCLE = [m for m in method_names() if m not in ("rl", "spr", "spr-bdm-prediction")]
+METHODS_WITH_A_CYCLE = [m for m in METHODS if m not in ("rl", "spr", "spr-bdm-prediction")]
 
 
 @pytest.mark.parametrize("method", METHODS_WITH_A_CYCLE)

@@ -10,6 +10,7 @@ import torch
 from playvirtual.agents.networks.rainbow import DuelingHead, NoisyLinear
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.config.build import build, method_changes, method_names, method_note
+from playvirtual.config.hyperparameters import METHODS
 from playvirtual.config.schema import PRESETS, Config, from_dict, num_virtual, to_dict
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError
@@ -151,7 +152,7 @@ def test_reference_is_about_the_agent_not_the_task(task: str) -> None:
     assert differences(build(task), build(task, preset="reference")) == changed
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("task", ["atari/alien", "minatar/breakout", "toy/catch"])
 def test_a_method_changes_what_it_says_and_nothing_else(method: str, task: str) -> None:
     changed = differences(build(task), build(task, method=method))

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from playvirtual.config.build import build, method_names
+from playvirtual.config.build import build
+from playvirtual.config.hyperparameters import METHODS
 from playvirtual.config.schema import Config, SacConfig, from_dict, to_dict
 from playvirtual.errors import InputError
 from playvirtual.options import leaves
@@ -124,7 +125,7 @@ def test_what_the_released_code_changes() -> None:
     }
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_survives_json(method: str) -> None:
     config = build("dmc/walker-walk", method=method)
     assert isinstance(config.agent, SacConfig)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from playvirtual import published
-from playvirtual.config.build import method_names
+from playvirtual.config.hyperparameters import METHODS
 from playvirtual.study.sweep.experiments import EXPERIMENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
@@ -74,4 +74,4 @@ def test_commands_files_and_methods_of_the_page_exist() -> None:
     studies = {a.study for a in published.ablations()} | {a.analysis for a in published.analyses()}
     assert studies <= set(re.findall(r"`([^`]+)`", " ".join(row[2] for row in BODY)))
     methods = {word for row in BODY for word in re.findall(r"`((?:rl|spr|playvirtual)[\w-]*)`", row[3])}
-    assert methods == set(method_names())
+    assert methods == set(METHODS)

@@ -1,4 +1,4 @@
-"""The losses of Rainbow and of soft actor-critic as pure functions of tensors."""
+"""The losses of Rainbow, of soft actor-critic and of the baselines as pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -63,6 +63,26 @@ def actor_loss(q1: Tensor, q2: Tensor, log_prob: Tensor, alpha: Tensor) -> Tenso
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """α · (−log π − target entropy), log_prob (B,) without gradient: α falls while entropy is ample."""
     return log_alpha.exp() * (-log_prob - target_entropy)
+
+
+def info_nce(similarities: Tensor) -> Tensor:
+    """−log softmax of the own key: similarities (B, B) of every query with every key, own ones on the diagonal. (B,)"""
+    return -similarities.log_softmax(1).diagonal()
+
+
+def quantize(pixels: Tensor, dither: Tensor) -> Tensor:
+    """(N, C, H, W) uint8 -> floats in [−0.5, 0.5): 5 of the 8 bits, and noise in [0, 1) for what they leave out."""
+    return (torch.div(pixels, 8, rounding_mode="floor") + dither) / 32.0 - 0.5
+
+
+def reconstruction_loss(reconstruction: Tensor, images: Tensor) -> Tensor:
+    """The mean squared error over all pixels of an image, (B, C, H, W) both. Returns (B,)."""
+    return (reconstruction - images).square().flatten(1).mean(1)
+
+
+def latent_penalty(z: Tensor) -> Tensor:
+    """½‖z‖² of latent states (B, D). Returns (B,)."""
+    return 0.5 * z.square().sum(1)
 
 
 def mean_and_range(q: Tensor) -> dict[str, Tensor]:

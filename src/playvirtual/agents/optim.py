@@ -13,11 +13,19 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def make_adam(
-    parameters: Sequence[nn.Parameter], *, lr: float, betas: tuple[float, float], eps: float, device: torch.device
+    parameters: Sequence[nn.Parameter],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    device: torch.device,
+    weight_decay: float = 0.0,
 ) -> torch.optim.Adam:
-    """An Adam whose steps can be captured in a CUDA graph."""
+    """An Adam whose steps can be captured in a CUDA graph; `weight_decay` times a weight is added to its gradient."""
     cuda = device.type == "cuda"
-    return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=cuda)
+    return torch.optim.Adam(
+        parameters, lr=lr, betas=betas, eps=eps, fused=True, capturable=cuda, weight_decay=weight_decay
+    )
 
 
 def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
-from playvirtual.agents.networks.rainbow import DuelingHead, RainbowEncoder
+from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder
 from playvirtual.agents.optim import copy_buffers, load_adam, make_adam, make_target, soft_update
 from playvirtual.config.schema import Config, RainbowConfig
 from playvirtual.kernels.adam import ClippedAdam
@@ -59,18 +59,25 @@ class Rainbow:
         self._mean_loss = self.mean_loss
 
     def _make_networks(self, config: Config) -> None:
-        c = self.config
-        self.encoder = RainbowEncoder(self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent)
-        self.head = DuelingHead(self.encoder.size, self.action_space.n, c.hidden, c.atoms, c.noisy_sigma)
+        self.encoder = self._make_encoder(config)
+        self.head = self._make_head()
         self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
         if config.objective.K:
-            self.online["predictor"] = nn.Linear(2 * c.hidden, 2 * c.hidden)
+            self.online["predictor"] = nn.Linear(self.head.projection_size, self.head.projection_size)
             self.online["forward_dynamics"] = self._make_dynamics()
         if has_backward_model(config.objective, self.action_space):
             self.online["backward_dynamics"] = self._make_dynamics()
         self.online.to(self.device)
         self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
         self.target_encoder, self.target_head = make_target(self.encoder), make_target(self.head)
+
+    def _make_encoder(self, config: Config) -> RainbowEncoder:
+        c = self.config
+        return RainbowEncoder(self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent)
+
+    def _make_head(self) -> DuelingHead | QHead:
+        c = self.config
+        return DuelingHead(self.encoder.size, self.action_space.n, c.hidden, c.atoms, c.noisy_sigma)
 
     def _make_objective(self, config: Config) -> None:
         c = self.config
@@ -89,6 +96,7 @@ class Rainbow:
             backward=self._part("backward_dynamics"),
             policy=lambda z: self.q_values(self.head(z, noisy=False)).argmax(1),
         )
+        self.loss_names: tuple[str, ...] = ("rl", *self.objective.loss_names)  # that are logged
 
     def _make_optimizer(self) -> None:
         c = self.config
@@ -96,7 +104,8 @@ class Rainbow:
         betas = (c.adam_beta1, c.adam_beta2)
         self.optimizer = make_adam(learned, lr=c.learning_rate, betas=betas, eps=c.adam_eps, device=self.device)
         # Norms are clipped group by group; the prediction head q is not clipped.
-        groups = {"stem": [p for p in (*self.encoder.parameters(), *self.head.parameters()) if p.requires_grad]}
+        stem = [p for part in self._stem() for p in part.parameters() if p.requires_grad]
+        groups = {"stem": stem}
         for name, part in (("dm", self._part("forward_dynamics")), ("bdm", self._part("backward_dynamics"))):
             groups |= {} if part is None else {name: [*part.parameters()]}
         copies = [
@@ -105,6 +114,10 @@ class Rainbow:
             for pair in zip(online.parameters(), target.parameters(), strict=True)
         ]
         self.clipped_adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm, copies)
+
+    def _stem(self) -> tuple[nn.Module, ...]:
+        """The networks whose gradients are clipped together."""
+        return self.encoder, self.head
 
     def _make_dynamics(self) -> Dynamics:
         if self.config.latent:
@@ -159,7 +172,7 @@ class Rainbow:
         """(N, |A|, atoms) -> (N, |A|): the expectation of the return."""
         return (logits.softmax(-1) * self.support).sum(-1)  # not a matrix product: those may run in low precision
 
-    def draw(self, batch: RainbowBatch) -> RandomInputs:
+    def draw(self, batch: RainbowBatch) -> Any:
         """All random numbers of one update but the noisy layers', so that the losses are a pure function of them.
 
         The RL loss shows s_{t+n} to the online network, which chooses the action there, and to the target network,
@@ -168,37 +181,57 @@ class Rainbow:
         B = len(batch.returns)
         return self.objective.draw(batch.sequences.actions, self.generator, num_rl=B, num_rl_target=B)
 
-    def losses(self, batch: RainbowBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """Per-sample losses (B,): rl and the objective's, which are pred and cyc; beside them priority and q."""
-        B, sequences = len(batch.returns), batch.sequences
+    def losses(self, batch: RainbowBatch, inputs: Any) -> dict[str, Tensor]:
+        """Per-sample losses (B,): rl and the objective's, which are pred and cyc; beside them priority and q.
+
+        `inputs` is what `draw` gave.
+        """
+        sequences = batch.sequences
         z = self.objective.encode(sequences.observations, inputs)  # (B, …): z_t
         z_last = self.objective.encode_last(sequences.observations, inputs)
         targets = self.objective.targets(sequences.observations, inputs, batch.next_observations)
-        with torch.no_grad():
-            z_next = self.encoder(self.augment(batch.next_observations, inputs.rl))
-        logits, next_logits = self.head(torch.cat([z, z_next])).split(B)  # (B, |A|, atoms)
+        rl = self.rl_losses(batch, inputs, z, targets.rl)
+        auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
+        return {**rl, **auxiliary}
+
+    def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
+        """rl, priority and q, (B,) each, from z_t and from what the target encoder makes of s_{t+n}, (B, …) both."""
+        logits, next_logits = self.online_logits(batch, inputs, z)
         with torch.no_grad():
             best = self.q_values(next_logits).argmax(1)  # (B,): double DQN
-            next_probabilities = select(self.target_head(targets.rl).softmax(-1), best)  # (B, atoms)
+            next_probabilities = select(self.target_head(z_next).softmax(-1), best)  # (B, atoms)
             target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
-        rl = categorical_loss(select(logits, sequences.actions[:, 0]).log_softmax(-1), target)
-        auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
-        q = self.q_values(logits.detach()).amax(1)
-        return {"rl": rl.loss, **auxiliary, "priority": rl.priority, "q": q}
+        rl = categorical_loss(select(logits, batch.sequences.actions[:, 0]).log_softmax(-1), target)
+        return {"rl": rl.loss, "priority": rl.priority, "q": self.q_values(logits.detach()).amax(1)}
+
+    def online_logits(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor) -> tuple[Tensor, Tensor]:
+        """What the online network makes of z_t and, without gradient for the encoder, of s_{t+n}; (B, |A|, atoms)."""
+        with torch.no_grad():
+            z_next = self.encoder(self.augment(batch.next_observations, inputs.rl))
+        logits, next_logits = self.head(torch.cat([z, z_next])).split(len(z))
+        return logits, next_logits
 
     def mean_loss(
-        self, batch: RainbowBatch, inputs: RandomInputs, lambda_cyc: Tensor
+        self, batch: RainbowBatch, inputs: Any, lambda_cyc: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Eq. 5 as the weighted mean over the batch, its metrics, and the priorities (B,); compiled as one function."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             losses = self.losses(batch, inputs)
-        total = self.objective.total(losses, lambda_cyc, losses["rl"])
-        metrics = {f"loss_{name}": losses[name].detach().mean() for name in ("rl", *self.objective.loss_names)}
+        total = self.total_loss(losses, lambda_cyc)
+        metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.loss_names}
         return (batch.weights * total).mean(), {**metrics, **mean_and_range(losses["q"])}, losses["priority"]
+
+    def total_loss(self, losses: dict[str, Tensor], lambda_cyc: Tensor) -> Tensor:
+        """Eq. 5 per sample, (B,)."""
+        return self.objective.total(losses, lambda_cyc, losses["rl"])
+
+    def resample_noise(self) -> None:
+        """Draws the noise of an update; the target head has what the online head had when it was copied."""
+        self.head.resample(self.generator)
 
     def update(self, batch: RainbowBatch, schedule: Schedule) -> Update:
         """One optimizer step on `batch`."""
-        self.head.resample(self.generator)
+        self.resample_noise()
         loss, metrics, priorities = self._mean_loss(batch, self.draw(batch), schedule["lambda_cyc"])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -227,9 +260,9 @@ class Rainbow:
     def released_parameter_count(self) -> int | None:
         """The released code counts a reward predictor of loss weight 0 and embeddings of actions too.
 
-        Dynamics models of vectors are this project's own.
+        Dynamics models of vectors are this project's own, and other agents are not counted in the paper's tables.
         """
-        if self.config.latent:
+        if self.config.latent or type(self.config) is not RainbowConfig:
             return None
         count = sum(p.numel() for p in self.online.parameters())
         models = sum(name in self.online for name in ("forward_dynamics", "backward_dynamics"))

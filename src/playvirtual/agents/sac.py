@@ -34,7 +34,7 @@ from playvirtual.method import (
     RandomInputs,
     SelfPrediction,
 )
-from playvirtual.replay.augmentation import RandomCrop
+from playvirtual.replay.augmentation import RandomCrop, RandomShift
 from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
 from playvirtual.replay.buffer import ReplayBuffer
 from playvirtual.replay.samplers import UniformSampler
@@ -85,7 +85,7 @@ class Sac:
         crop_shape = (channels, c.crop_size, c.crop_size)
         convs = Convolutions(crop_shape, c.channels, c.kernel_sizes, c.strides)
         block = space_to_depth_size(convs.layers[0], crop_shape, self.device)
-        self.augment = RandomCrop(image_size, c.crop_size, 0.0, block)  # the RL losses see random crops alone
+        self.augment = self._make_augment(image_size, block)
         self.critic = Critic(SacEncoder(convs, c.latent, tanh=c.encoder_tanh), c.latent, dims, c.hidden).to(self.device)
         self.encoder = self.critic.encoder
         limits = (c.log_std_min, c.log_std_max)
@@ -107,6 +107,10 @@ class Sac:
         self.schedules: Mapping[str, Callable[[int], float]] = {"lambda_cyc": lambda_cyc_schedule(config.objective)}
         self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
         self._auxiliary_losses = self.auxiliary_losses
+
+    def _make_augment(self, image_size: int, block: int) -> RandomCrop | RandomShift:
+        """The RL losses see random crops alone."""
+        return RandomCrop(image_size, self.config.crop_size, 0.0, block)
 
     def _make_objective(self, config: Config) -> SelfPrediction:
         """h, b, g, q and the momentum networks f_m, g_m beside the critic's encoder f."""
@@ -138,21 +142,26 @@ class Sac:
 
     def _make_optimizers(self) -> dict[str, torch.optim.Adam]:
         c = self.config
-
-        def adam(*modules: nn.Module, lr: float, beta1: float = c.adam_beta1) -> torch.optim.Adam:
-            learned = [p for module in modules for p in module.parameters() if p.requires_grad]
-            return make_adam(learned, lr=lr, betas=(beta1, c.adam_beta2), eps=c.adam_eps, device=self.device)
-
         optimizers = {
-            "critic": adam(self.critic, lr=c.learning_rate),
-            "actor": adam(self.actor, lr=c.learning_rate),
-            "temperature": adam(self.temperature, lr=c.temperature_learning_rate, beta1=c.temperature_beta1),
+            "critic": self._adam(self.critic, lr=c.learning_rate),
+            "actor": self._adam(self.actor, lr=c.learning_rate),
+            "temperature": self._adam(self.temperature, lr=c.temperature_learning_rate, beta1=c.temperature_beta1),
         }
         if self.objective is not None:
-            optimizers["auxiliary"] = adam(self.encoder, self.auxiliary, lr=c.auxiliary_learning_rate)
+            optimizers["auxiliary"] = self._adam(self.encoder, self.auxiliary, lr=c.auxiliary_learning_rate)
             if c.separate_encoder_optimizer:
-                optimizers["encoder"] = adam(self.encoder, lr=c.auxiliary_learning_rate)
+                optimizers["encoder"] = self._adam(self.encoder, lr=c.auxiliary_learning_rate)
         return optimizers
+
+    def _adam(
+        self, *modules: nn.Module, lr: float, beta1: float | None = None, weight_decay: float = 0.0
+    ) -> torch.optim.Adam:
+        c = self.config
+        learned = [p for module in modules for p in module.parameters() if p.requires_grad]
+        betas = (c.adam_beta1 if beta1 is None else beta1), c.adam_beta2
+        return make_adam(
+            learned, lr=lr, betas=betas, eps=c.adam_eps, device=self.device, weight_decay=weight_decay
+        )  # fmt: skip
 
     def _make_clipped_adams(self) -> dict[str, ClippedAdam]:
         """The optimizers whose gradients' norm is logged; the auxiliary one's is clipped as well."""
@@ -249,7 +258,11 @@ class Sac:
 
     def update(self, batch: SacBatch, schedule: Schedule) -> Update:
         """One update of critic and auxiliary objective, and of actor and targets where they are due."""
-        randoms = self.draw(batch)
+        metrics = self.update_parts(batch, self.draw(batch), schedule)
+        return Update({name: value.detach() for name, value in metrics.items()})
+
+    def update_parts(self, batch: SacBatch, randoms: SacRandoms, schedule: Schedule) -> dict[str, Tensor]:
+        """The same with given random numbers; returns the metrics."""
         metrics = self.update_critic(batch.transitions, randoms)
         if batch.sequences is not None and randoms.auxiliary is not None:
             metrics |= self.update_auxiliary(batch.sequences, randoms.auxiliary, schedule["lambda_cyc"])
@@ -259,7 +272,7 @@ class Sac:
             self.update_critic_target()
         if "momentum" in schedule.due:
             self.update_momentum()
-        return Update({name: value.detach() for name, value in metrics.items()})
+        return metrics
 
     def update_critic(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of critic and encoder on the soft Bellman error."""
@@ -330,8 +343,13 @@ class Sac:
         self._actor_losses = torch.compile(self.actor_losses)
         self._auxiliary_losses = torch.compile(self.auxiliary_losses)
 
-    def released_parameter_count(self) -> int:
-        """The released code counts shared encoders each time they appear, target networks, and a reward predictor."""
+    def released_parameter_count(self) -> int | None:
+        """The released code counts shared encoders each time they appear, target networks, and a reward predictor.
+
+        Other agents are not counted in the paper's tables.
+        """
+        if type(self.config) is not SacConfig:
+            return None
 
         def size(*modules: nn.Module) -> int:
             return sum(p.numel() for module in modules for p in module.parameters())

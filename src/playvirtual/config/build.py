@@ -57,7 +57,7 @@ def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config
     if agent is not registry.agent_of(config.agent):
         config = replace(config, agent=agent.options_for(task))
     changes = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
-    changes = {**changes, **envs.env_family(task).options}
+    changes = {**agent.run_options_for(task), **changes, **envs.env_family(task).options}
     # A family may change options that other agents have; a name that none has is an error.
     elsewhere = {f.name for f, _ in every_option()} - {f.name for f, _, _ in leaves(config)}
     return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})

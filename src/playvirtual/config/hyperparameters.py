@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from playvirtual.config import registry
 from playvirtual.config.schema import Config, EvaluationConfig, ObjectiveConfig, RainbowConfig, ReplayConfig, SacConfig
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.registry import ActionKind
@@ -269,34 +268,6 @@ DEFAULTS: dict[tuple[str, ActionKind], Config] = {
     ("gym", "continuous"): GYM_BOX,
 }
 
-# Where the released code disagrees with the text: its Rainbow was trained on Atari, its SAC on DMControl.
-# docs/deviations.md has a line for each.
-registry.register_agent(
-    "rainbow",
-    "playvirtual.agents.rainbow:Rainbow",
-    config=RainbowConfig,
-    actions="discrete",
-    hyperparameters={"": RAINBOW, "minatar": MINATAR.agent, "toy": CATCH.agent},
-    reference_changes={"noisy_sigma": 0.1, "target_moment": "before-step", "latent_distance": "mse"},
-    method=False,
-)
-registry.register_agent(
-    "sac",
-    "playvirtual.agents.sac:Sac",
-    config=SacConfig,
-    actions="continuous",
-    hyperparameters={"": SAC, "dmc/cheetah-run": CHEETAH.agent, "toy": REACH.agent},
-    reference_changes={
-        "projection_hidden": 100,
-        "encoder_tanh": False,
-        "separate_encoder_optimizer": True,
-        "target_projection": "independent",
-        "momentum_period": 2,
-        "latent_distance": "normalised-mse",
-    },
-    method=False,
-)
-
 # The rows of the paper's tables: what each changes in the objective, and what it is.
 METHODS: dict[str, tuple[dict[str, Any], str]] = {
     "rl": ({"K": 0, "M": "0"}, "Rainbow or SAC alone, no prediction (K = 0)"),
@@ -317,9 +288,3 @@ METHODS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "playvirtual-real-cycle": ({"real_cycle": True}, "the cycle loss also along the recorded actions"),
 }
-for _name, (_changes, _note) in METHODS.items():
-    registry.register_method(_name, agents={"discrete": "rainbow", "continuous": "sac"}, changes=_changes, note=_note)
-
-registry.register_sampler("uniform", "playvirtual.method.samplers:Uniform")
-registry.register_sampler("perturbed", "playvirtual.method.samplers:Perturbed")
-registry.protect_built_in()

@@ -28,6 +28,7 @@ class AgentSpec:
     actions: frozenset[ActionKind]
     hyperparameters: Mapping[str, Any]  # "family/name", "family" or "" (every other task) → its options there
     reference_changes: Mapping[str, Any] = field(default_factory=dict)  # what preset `reference` changes
+    run_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # task, family or "" → other options
 
     def load(self) -> Callable[..., Any]:
         """The class, imported if it was given by its name."""
@@ -40,6 +41,11 @@ class AgentSpec:
                 return self.hyperparameters[key]
         known = ", ".join(sorted(self.hyperparameters))
         raise InputError(f"task: the agent {self.name!r} has no hyperparameters for {task!r}; allowed: {known}")
+
+    def run_options_for(self, task: str) -> Mapping[str, Any]:
+        """What this agent changes in the other options of a run: those of the task, of its family, or of every task."""
+        found = (self.run_options[key] for key in (task, task.partition("/")[0], "") if key in self.run_options)
+        return next(found, {})
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ def register_agent(
     actions: ActionKind | Iterable[ActionKind],
     hyperparameters: Any,
     reference_changes: Mapping[str, Any] | None = None,
+    run_options: Mapping[str, Mapping[str, Any]] | None = None,
     note: str = "",
     method: bool = True,
 ) -> None:
@@ -82,6 +89,7 @@ def register_agent(
     `Class(config, observation_shape, action_space, device=, generator=, bf16=)` and must fulfil `Agent`.
     `config` is its own frozen dataclass of options, a subclass of `AgentConfig`; `hyperparameters` an instance, or a
     mapping from "family/name", "family" or "" to one. `actions` names the kinds of action spaces it takes.
+    `run_options` maps the same keys to defaults of options that are not the agent's own, such as `learning_starts`.
     """
     _load_built_in()
     kinds = frozenset([actions] if isinstance(actions, str) else actions)
@@ -98,7 +106,9 @@ def register_agent(
     for other in _agents.values():
         if other.config is config and other.name != name:
             raise InputError(f"config: {config.__name__} is that of the agent {other.name!r}; allowed: one of its own")
-    spec = AgentSpec(name, entry_point, config, kinds, dict(by_task), dict(reference_changes or {}))
+    spec = AgentSpec(
+        name, entry_point, config, kinds, dict(by_task), dict(reference_changes or {}), dict(run_options or {})
+    )
     _check_name(_agents, "agent", name, spec)
     if method:  # first, because it may be refused
         register_method(name, agents=dict.fromkeys(kinds, name), note=note)
@@ -223,4 +233,4 @@ def load_all() -> None:
 
 def _load_built_in() -> None:
     """Registers what comes with this package; while that happens, it does nothing."""
-    import_module("playvirtual.config.hyperparameters")
+    import_module("playvirtual.config.builtin")

@@ -28,7 +28,7 @@ class DiscreteActions:
         """Independent uniform draws from the whole space."""
         return torch.randint(self.n, shape, generator=generator, device=device)
 
-    def perturb(self, actions: Tensor, sigma: float, generator: torch.Generator | None = None) -> Tensor:
+    def perturb(self, actions: Tensor, sigma: float | Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Each action is replaced, with probability σ, by a uniform draw (which may be the same action).
 
         The paper perturbs continuous actions only; this is the discrete counterpart: σ = 0 gives the recorded

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from playvirtual.kernels.crop import random_crop
+from playvirtual.kernels.crop import crop, random_crop
 
 
 class ImageRandoms(NamedTuple):
@@ -55,6 +55,51 @@ class RandomShift:
         factor = intensity(noise, self.scale)
         return random_crop(images, shift, images.shape[-1], source, factor, self.space_to_depth)
 
+    def crop(self, images: Tensor, offsets: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> floats of the same shape: the shifts by offsets (N, 2), intensity unchanged."""
+        unchanged = torch.ones(len(images), dtype=torch.get_default_dtype(), device=images.device)
+        return random_crop(images, offsets - self.pad, images.shape[-1], None, unchanged, self.space_to_depth)
+
+    def center(self, images: Tensor) -> Tensor:
+        """(…, C, H, W) uint8 -> floats of the same shape: the images where they are, which an agent acts on."""
+        return images.to(torch.get_default_dtype()) / 255.0
+
+
+class CropAndShiftRandoms(NamedTuple):
+    """The random numbers of N views by `CropAndShift`."""
+
+    crops: Tensor  # (N, 2) int64, down and to the right: where the crop begins
+    shifts: Tensor  # (N, 2) int64: where in the padded crop the view begins
+
+
+@dataclass(frozen=True)
+class CropAndShift:
+    """A random crop that is `pad` pixels smaller, padded by `pad` on every side, and a random crop of the old size.
+
+    Padding repeats the border; turns uint8 images into floats in [0, 1].
+    """
+
+    pad: int
+    space_to_depth: int = 1  # size of the pixel blocks that become channels; see kernels/space_to_depth.py
+
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> CropAndShiftRandoms:
+        """The random numbers for `count` images."""
+        offsets = torch.randint(self.pad + 1, (2, count, 2), generator=generator, device=device)
+        return CropAndShiftRandoms(offsets[0], offsets[1])
+
+    def __call__(self, images: Tensor, randoms: CropAndShiftRandoms) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, H, W) floats; the frames of a stack share crop and shift."""
+        size = images.shape[-1]
+        span = torch.arange(size, device=images.device)
+        # In the image a pixel of the view stands where it stands in the crop, or at the crop's border, plus the crop's.
+        within = (randoms.shifts[:, :, None] - self.pad + span).clamp(0, size - self.pad - 1)  # (N, 2, size)
+        rows, columns = (randoms.crops[:, :, None] + within).unbind(1)
+        n = torch.arange(len(images), device=images.device)[:, None, None]
+        # Channels last in the look-up, so that one index covers a whole stack: (N, size, size, C).
+        views = images.permute(0, 2, 3, 1)[n, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+        unchanged = torch.ones(len(images), dtype=torch.get_default_dtype(), device=images.device)
+        return random_crop(views, None, size, None, unchanged, self.space_to_depth)
+
 
 @dataclass(frozen=True)
 class RandomCrop:
@@ -82,6 +127,10 @@ class RandomCrop:
         """(N, C, H, W) uint8 -> (N, C, size, size) floats: the crops at offsets (N, 2), intensity unchanged."""
         ones = torch.ones(len(offsets), dtype=torch.get_default_dtype(), device=images.device)
         return random_crop(images, offsets, self.size, None, ones, self.space_to_depth)
+
+    def crop_pixels(self, images: Tensor, offsets: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, C, size, size) uint8: the crops at offsets (N, 2)."""
+        return crop(images, offsets, self.size)
 
     def center(self, images: Tensor) -> Tensor:
         """(…, C, H, W) uint8 -> (…, C, size, size) floats: the center crops, which an agent acts on."""

@@ -308,6 +308,38 @@ def test_dmcontrol_stands_beside_the_papers_scores_of_its_length(
     assert rows["SPR, paper"][2] == f"{float(spr.split(' ')[0]) / 1000:.3f}"
 
 
+def test_a_baseline_stands_beside_its_printed_column(tmp_path: Path) -> None:
+    """The paper's columns are there for the methods that have runs, and for SPR and PlayVirtual."""
+    write_run(tmp_path / "a", "atari/alien", "curl", 1, 600.0)
+    write_run(tmp_path / "b", "atari/alien", "der", 1, 700.0)
+    write_run(tmp_path / "c", "dmc/finger-spin", "sac-ae", 1, 500.0)
+    atari, dmc = sections(collect([tmp_path])[0])
+    table = score_tables.score_table(atari)
+    columns = ("DER, paper", "CURL, paper", "SPR, paper", "PlayVirtual, paper", "der", "curl")
+    assert table.columns == ("task", "random", "human", *columns)
+    assert by_first(table)["alien"][2:] == ("739.9", "558.2", "801.5", "947.8 ± 231.7", "700.0 (1)", "600.0 (1)")
+    rows = by_first(score_tables.aggregate_table(atari))
+    assert rows["CURL, paper"][2] == f"{hns('alien', 558.2):.3f}"
+    assert by_first(score_tables.score_table(dmc))["finger-spin"][0] == "740.0 ± 64.0"
+
+
+def test_the_whole_printed_table_says_what_is_data_alone(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "atari/alien", "spr", 1, 600.0)
+    write_run(tmp_path / "b", "dmc/finger-spin", "spr", 1, 500.0)
+    write_run(tmp_path / "c", "toy/catch", "spr", 1, 1.0)
+    atari, dmc, toy = sections(collect([tmp_path])[0])
+    table = score_tables.published_table(atari)
+    assert table is not None
+    assert table.columns == ("task", "SimPLe", "DER", "OTRainbow", "CURL", "DrQ", "SPR", "PlayVirtual")
+    assert table.rows == [("alien", "616.9", "739.9", "824.7", "558.2", "771.2", "801.5", "947.8")]
+    assert "SimPLe: published numbers alone, not built here" in table.note
+    table = score_tables.published_table(dmc)
+    assert table is not None
+    assert table.columns[1:5] == ("PlaNet", "Dreamer", "SLAC", "SAC+AE")
+    assert "PlaNet, Dreamer, SLAC: published numbers alone, not built here" in table.note
+    assert score_tables.published_table(toy) is None
+
+
 def test_a_length_that_the_paper_has_not_has_no_number_of_it(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "dmc/cheetah-run", "spr", 1, 250.0, steps=200_000)
     write_run(tmp_path / "b", "atari/pong", "spr", 1, -10.0, steps=50_000)

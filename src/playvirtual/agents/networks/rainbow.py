@@ -17,7 +17,7 @@ FEW = 16  # rows: for fewer it costs more to concatenate weights than to use the
 
 
 class RainbowEncoder(nn.Module):
-    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; every output rescaled to [0, 1]."""
+    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; outputs are rescaled to [0, 1] if asked for."""
 
     def __init__(
         self,
@@ -26,8 +26,11 @@ class RainbowEncoder(nn.Module):
         kernel_sizes: Sequence[int],
         strides: Sequence[int],
         latent: int,
+        *,
+        rescaled: bool = True,
     ) -> None:
         super().__init__()
+        self.rescaled = rescaled
         c = frame_shape[0]
         height, width = output_size(frame_shape[1:], kernel_sizes, strides)
         self.convs = nn.ModuleList()
@@ -43,7 +46,8 @@ class RainbowEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
         for conv in self.convs:
             x = conv_relu(x, conv)
-        return rescale(x if self.fc is None else self.fc(x.flatten(1)))
+        z = x if self.fc is None else self.fc(x.flatten(1))
+        return rescale(z) if self.rescaled else z
 
 
 class NoisyLinear(nn.Module):
@@ -90,11 +94,17 @@ class Stream(nn.Module):
 
 
 class DuelingHead(nn.Module):
-    """Logits of the return distribution of every action; its first layers double as the projection g."""
+    """Logits of the return distribution of every action; its first layers double as the projection g.
 
-    def __init__(self, inputs: int, actions: int, hidden: int, atoms: int, sigma: float) -> None:
+    The gradient that goes on to the encoder is multiplied by `gradient_scale`.
+    """
+
+    def __init__(
+        self, inputs: int, actions: int, hidden: int, atoms: int, sigma: float, *, gradient_scale: float = 2**-0.5
+    ) -> None:
         super().__init__()
-        self.actions, self.atoms = actions, atoms
+        self.actions, self.atoms, self.gradient_scale = actions, atoms, gradient_scale
+        self.projection_size = 2 * hidden
         self.advantage = Stream(inputs, hidden, actions * atoms, sigma)
         self.value = Stream(inputs, hidden, atoms, sigma)
         # One bias per atom for all advantages. It cancels in the dueling difference and is kept so that the
@@ -102,7 +112,7 @@ class DuelingHead(nn.Module):
         self.atom_bias = nn.Parameter(torch.zeros(atoms))
 
     def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
-        x = scale_gradient(z.flatten(1), 2**-0.5)
+        x = scale_gradient(z.flatten(1), self.gradient_scale)
         hidden = F.relu(self._hidden(x, noisy))
         # Rounded to autocast's few digits, logits would make actions look alike that differ by little.
         with torch.autocast(x.device.type, enabled=False):
@@ -127,6 +137,58 @@ class DuelingHead(nn.Module):
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all four layers."""
         resample([module for module in self.modules() if isinstance(module, NoisyLinear)], generator)
+
+
+class QHead(nn.Module):
+    """One hidden layer, then the logits of every action's return, or with one atom its value: dueling or not.
+
+    With `sigma` > 0 all layers are noisy, else none is. The hidden layer doubles as the projection g.
+    """
+
+    def __init__(self, inputs: int, actions: int, hidden: int, atoms: int, *, sigma: float, dueling: bool) -> None:
+        super().__init__()
+        self.actions, self.atoms, self.projection_size = actions, atoms, hidden
+
+        def layer(inputs: int, outputs: int) -> nn.Module:
+            return NoisyLinear(inputs, outputs, sigma) if sigma else nn.Linear(inputs, outputs)
+
+        self.hidden, self.advantage = layer(inputs, hidden), layer(hidden, actions * atoms)
+        self.value = layer(hidden, atoms) if dueling else None
+        self.apply(xavier_uniform)
+
+    def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
+        hidden = F.relu(_apply(self.hidden, z.flatten(1), noisy))
+        # Rounded to autocast's few digits, logits would make actions look alike that differ by little.
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden = hidden.to(torch.get_default_dtype())
+            advantage = _apply(self.advantage, hidden, noisy).view(-1, self.actions, self.atoms)
+            if self.value is None:
+                return advantage
+            value = _apply(self.value, hidden, noisy).view(-1, 1, self.atoms)
+            return advantage - advantage.mean(1, keepdim=True) + value
+
+    def project(self, z: Tensor) -> Tensor:
+        """g(z): the hidden layer without noise and without ReLU. (N, …) -> (N, hidden)."""
+        return _apply(self.hidden, z.flatten(1), noisy=False)
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draws new noise in all layers, if they are noisy."""
+        if noisy := [module for module in self.modules() if isinstance(module, NoisyLinear)]:
+            resample(noisy, generator)
+
+
+def _apply(layer: nn.Module, x: Tensor, noisy: bool) -> Tensor:
+    """A layer's output, (N, inputs) -> (N, outputs); a plain layer has no noise to leave out."""
+    out: Tensor = layer(x, noisy) if isinstance(layer, NoisyLinear) else layer(x)
+    return out
+
+
+def xavier_uniform(module: nn.Module) -> None:
+    """Initialises one linear or convolutional layer by Glorot and Bengio's uniform rule, biases 0; no other one."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 def resample(layers: Sequence[NoisyLinear], generator: torch.Generator | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The networks of the continuous agent: pixel encoder, actor, twin critic."""
+"""The networks of the continuous agents: pixel encoder, actor, twin critic, decoder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def orthogonal(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.orthogonal_(module.weight)
         nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Conv2d):
+    elif isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         # Only the center of each filter is not 0, so a deep stack of them keeps norms (Xiao et al. 2018).
         nn.init.zeros_(module.weight)
         height, width = module.kernel_size
-        center = torch.empty(module.out_channels, module.in_channels)
+        center = torch.empty(module.weight.shape[:2])
         nn.init.orthogonal_(center, gain=nn.init.calculate_gain("relu"))
         with torch.no_grad():
             module.weight[:, :, height // 2, width // 2] = center
@@ -89,6 +89,39 @@ class SacEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) -> (N, latent)
         z: Tensor = self.latent(self.convs(x))
         return z
+
+
+class Decoder(nn.Module):
+    """From the latent state back to the image: the encoder's layers mirrored, each transposed, ReLU between them."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        channels: Sequence[int],
+        kernel_sizes: Sequence[int],
+        strides: Sequence[int],
+        latent: int,
+    ) -> None:
+        super().__init__()
+        depths = (image_shape[0], *channels)
+        # Height and width of the encoder's input and of what each of its convolutions makes of it.
+        sizes = [output_size(image_shape[1:], kernel_sizes[:n], strides[:n]) for n in range(len(channels) + 1)]
+        self.map_shape = (depths[-1], *sizes[-1])
+        self.fc = nn.Linear(latent, math.prod(self.map_shape))
+        self.layers = nn.ModuleList()
+        for n in reversed(range(len(channels))):
+            # Rows and columns that the stride left over at the edge of the encoder's input come back as padding.
+            down, right = ((size - kernel_sizes[n]) % strides[n] for size in sizes[n])
+            inputs, outputs, size, stride = depths[n + 1], depths[n], kernel_sizes[n], strides[n]
+            self.layers.append(nn.ConvTranspose2d(inputs, outputs, size, stride, output_padding=(down, right)))
+        self.apply(orthogonal)
+
+    def forward(self, z: Tensor) -> Tensor:  # (N, latent) -> (N, C, H, W)
+        x = self.fc(z).unflatten(1, self.map_shape)
+        for layer in self.layers:
+            x = layer(F.relu(x))
+        image: Tensor = x
+        return image
 
 
 class Temperature(nn.Module):

@@ -77,6 +77,13 @@ COLOURS = {
     "playvirtual-no-warmup": "#a6841c",
     "playvirtual-perturbed": "#8c5a2b",
     "playvirtual-real-cycle": "#7b68c8",
+    "der": "#b15928",
+    "otr": "#6b8e23",
+    "sac-ae": "#0f8b8d",
+    "curl": "#cc3311",
+    "drq": "#5e4fa2",
+    "curl-virtual": "#e9706a",
+    "drq-virtual": "#9e86d6",
 }
 OTHER_METHODS = ("#117733", "#ddaa33", "#332288", "#aa4499")  # of methods that are registered from outside
 OTHER = "#555555"

@@ -72,6 +72,7 @@ def _write_section(page: Page, section: Section) -> None:
     page.table(score_tables.score_table(section))
     page.table(score_tables.hns_table(section))
     page.table(score_tables.std_table(section))
+    page.table(score_tables.published_table(section))
     caption = "Learning curves: mean over seeds, shaded ± one standard deviation."
     page.plot(f"{section.key}-curves", plots.curve_plot(section), f"{caption} {_curve_source(section)}")
     if aggregates is not None:

@@ -14,18 +14,50 @@ from playvirtual.study.report.tables import Table
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.text import counted, duration
 
+# By the names in the papers' tables: how a column is headed, and the method here whose runs it stands beside.
 PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
+PAPER_BASELINES = {
+    "der": ("DER, paper", "der"),
+    "otr": ("OTRainbow, paper", "otr"),
+    "sac_ae": ("SAC+AE, paper", "sac-ae"),
+    "curl": ("CURL, paper", "curl"),
+    "drq": ("DrQ, paper", "drq"),
+}
+WORLD_MODELS = {"simple": "SimPLe", "planet": "PlaNet", "dreamer": "Dreamer", "slac": "SLAC"}
 PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}
 STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
 MAX_PAIRS = 15  # comparisons shown
 
 
+def paper_methods(section: Section) -> dict[str, str]:
+    """Name in the paper's table → heading: SPR and PlayVirtual, and before them the baselines that have runs here."""
+    run = {setting.method for setting in section.runs}
+    baselines = {name: heading for name, (heading, method) in PAPER_BASELINES.items() if method in run}
+    table = paper_scores(section.family, section.steps)
+    return {name: heading for name, heading in {**baselines, **PAPER_METHODS}.items() if name in table}
+
+
+def published_table(section: Section) -> Table | None:
+    """All of the paper's own table on the tasks of the section, the methods that are not built here first."""
+    table = paper_scores(section.family, section.steps)
+    if section.suite is None:
+        return None
+    headings = {**WORLD_MODELS, **{name: heading for name, (heading, _) in PAPER_BASELINES.items()}, **PAPER_METHODS}
+    shown = {name: heading.removesuffix(", paper") for name, heading in headings.items() if name in table}
+    names = [task.partition("/")[2] for task in section.tasks]
+    rows = [(task, *(number(table[name].get(task)) for name in shown)) for task in names if task in table["spr"]]
+    alone = ", ".join(heading for name, heading in WORLD_MODELS.items() if name in table)
+    note = f"As printed in the paper. {alone}: published numbers alone, not built here. All others can be run."
+    caption = f"{section.title}: the paper's table"
+    return Table(f"{section.key}-published", caption, ("task", *shown.values()), rows, note=note) if rows else None
+
+
 def score_table(section: Section) -> Table:
     """Task by task: mean ± standard deviation over seeds, beside random play, the human and the paper."""
     table, stds = paper_scores(section.family, section.steps), paper_stds(section.family, section.steps)
-    paper = [method for method in PAPER_METHODS if method in table]
+    paper = paper_methods(section)
     atari = section.family == "atari"
-    quiet = [*(["random", "human"] if atari else []), *(PAPER_METHODS[method] for method in paper)]
+    quiet = [*(["random", "human"] if atari else []), *paper.values()]
     rows, strong = [], set()
     for r, task in enumerate(section.tasks):
         name = task.partition("/")[2]
@@ -93,7 +125,7 @@ def aggregate_table(section: Section) -> Table | None:
     if len(settings) > 1:
         best = [*points[:, :3].argmax(axis=0), points[:, 3].argmin()]
         strong = {(int(row), column) for column, row in enumerate(best, 2)}
-    for method, label in PAPER_METHODS.items():
+    for method, label in paper_methods(section).items():
         if (scores := section.published(method)) is not None:
             shown = [f"{float(f(scores)):.3f}" for f in (st.median, st.mean)]
             rows.append((label, counted(len(tasks), "mean"), "—", *shown, "—"))

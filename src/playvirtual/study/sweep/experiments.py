@@ -52,6 +52,11 @@ BOTH = ("atari100k", "dmc100k")
 ANALYSED = ("dmc/cartpole-swingup", "dmc/reacher-easy", "dmc/cheetah-run")
 MAIN = (Row("SPR", "spr"), Row("PlayVirtual", "playvirtual"))
 COMPARED = (Row("RL", "rl"), *MAIN)
+CURL_AND_DRQ = (Row("CURL", "curl"), Row("DrQ", "drq"))
+# The rows of the paper's tables that can be run; its world models (SimPLe, PlaNet, Dreamer, SLAC) are data alone.
+RAINBOWS = (Row("DER", "der", actions="discrete"), Row("OTRainbow", "otr", actions="discrete"))
+AUTOENCODER = Row("SAC+AE", "sac-ae", actions="continuous")
+ON_TOP = (Row("CURL+virtual", "curl-virtual"), Row("DrQ+virtual", "drq-virtual"))
 
 
 def _baseline(study: str, setting: str = "spr") -> Row:
@@ -99,9 +104,27 @@ def _virtual_counts() -> tuple[Row, ...]:
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e
     for e in (
-        Experiment("atari100k", "Scores on Atari-100k", "Table 1", MAIN, ("atari100k",)),
-        Experiment("dmc100k", "Scores on DMControl-100k", "Table 2", MAIN, ("dmc100k",)),
-        Experiment("dmc500k", "Scores on DMControl-500k", "Table 2", MAIN, ("dmc500k",)),
+        Experiment(
+            "atari100k",
+            "Scores on Atari-100k",
+            "Table 1",
+            (*RAINBOWS, *CURL_AND_DRQ, *MAIN),
+            ("atari100k",),
+        ),
+        Experiment(
+            "dmc100k",
+            "Scores on DMControl-100k",
+            "Table 2",
+            (AUTOENCODER, *CURL_AND_DRQ, *MAIN),
+            ("dmc100k",),
+        ),
+        Experiment(
+            "dmc500k",
+            "Scores on DMControl-500k",
+            "Table 2",
+            (AUTOENCODER, *CURL_AND_DRQ, *MAIN),
+            ("dmc500k",),
+        ),
         Experiment(
             "effectiveness",
             "Effectiveness of PlayVirtual on top of the baseline",
@@ -251,6 +274,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment("minatar", "RL, SPR and PlayVirtual on MinAtar", "this project", COMPARED, ("minatar",)),
         Experiment("toy", "RL, SPR and PlayVirtual on the built-in toys", "this project", COMPARED, ("toy",)),
+        Experiment(
+            "baselines",
+            "Every baseline beside SPR and PlayVirtual on three games of MinAtar",
+            "this project",
+            (Row("RL", "rl"), *RAINBOWS, AUTOENCODER, *CURL_AND_DRQ, *MAIN, *ON_TOP),
+            ("minatar/breakout", "minatar/asterix", "minatar/space_invaders"),
+        ),
     )
 }
 

@@ -1,0 +1,84 @@
+"""DrQ (Kostrikov et al. 2021): Q-learning and SAC on randomly shifted images, SAC's targets averaged over views."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from playvirtual.agents.agent import Agent
+from playvirtual.agents.efficient_rainbow import EpsilonGreedyRainbow
+from playvirtual.agents.losses import critic_loss, soft_target, squashed_gaussian
+from playvirtual.agents.rainbow import select
+from playvirtual.agents.sac import Sac, SacRandoms
+from playvirtual.config.baselines import DrqSacConfig
+from playvirtual.method import RandomInputs
+from playvirtual.replay.augmentation import RandomShift
+from playvirtual.replay.batches import RainbowBatch, SacBatch, TransitionBatch
+
+
+class DrqDqn(EpsilonGreedyRainbow):
+    """A double dueling DQN with n-step returns: values in place of distributions, batches drawn uniformly."""
+
+    def q_values(self, logits: Tensor) -> Tensor:
+        """(N, |A|, 1) -> (N, |A|): the head's outputs are values."""
+        return logits[..., 0]
+
+    def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
+        """Huber's loss of the temporal difference; the priority has no effect on uniform batches."""
+        values, next_values = self.online_logits(batch, inputs, z)
+        with torch.no_grad():
+            best = self.q_values(next_values).argmax(1)  # (B,): double DQN
+            next_value = select(self.target_head(z_next), best)[:, 0]
+            target = batch.returns + batch.discounts * next_value
+        loss = F.huber_loss(select(values, batch.sequences.actions[:, 0])[:, 0], target, reduction="none")
+        return {"rl": loss, "priority": loss.detach(), "q": self.q_values(values.detach()).amax(1)}
+
+
+class DrqSac(Sac):
+    """SAC on shifted images: targets are the mean over `target_views` views of s_{t+1}, the critic's loss over `views`
+    of s_t."""
+
+    def _make_augment(self, image_size: int, block: int) -> RandomShift:
+        assert isinstance(self.config, DrqSacConfig)
+        self.views, self.target_views = self.config.views, self.config.target_views
+        return RandomShift(self.config.shift_pad, 0.0, block)
+
+    def draw(self, batch: SacBatch) -> SacRandoms:
+        """offsets (views·B, 2), next_offsets and next_noise (target_views·B, …): view after view of the whole batch."""
+        B, A = batch.transitions.actions.shape
+        V, T = self.views * B, self.target_views * B
+        offsets, _ = self.augment.draw(V + T, self.device, self.generator)
+        noise = torch.randn((B + T, A), generator=self.generator, device=self.device)
+        auxiliary = None
+        if self.objective is not None and batch.sequences is not None:
+            auxiliary = self.objective.draw(batch.sequences.actions, self.generator)
+        return SacRandoms(offsets[:V], offsets[V:], noise[:B], noise[B:], auxiliary)
+
+    def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
+        """critic: the mean over views of both squared errors against the averaged target, (B,); beside it target, q."""
+        V, T = self.views, self.target_views
+        images = self.augment.crop(batch.observations.repeat(V, 1, 1, 1), randoms.offsets)
+        q1, q2 = self.critic(images, batch.actions.repeat(V, 1))  # (V·B,)
+        with torch.no_grad():
+            images = self.augment.crop(batch.next_observations.repeat(T, 1, 1, 1), randoms.next_offsets)
+            mean, log_std = self.actor(self.encoder.convs(images))
+            action, log_prob = squashed_gaussian(mean, log_std, randoms.next_noise)
+            next_q1, next_q2 = self.target_critic(images, action)
+            rewards, discounts = batch.rewards.repeat(T), batch.discounts.repeat(T)
+            targets = soft_target(rewards, discounts, next_q1, next_q2, log_prob, self.log_alpha.exp())
+            target = targets.view(T, -1).mean(0)  # (B,)
+        loss = critic_loss(q1, q2, target.repeat(V)).view(V, -1).mean(0)
+        q = torch.minimum(q1, q2).detach().view(V, -1).mean(0)
+        return {"critic": loss, "target": target, "q": q}
+
+    def actor_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
+        """SAC's, on the first view of each observation."""
+        return super().actor_losses(batch, randoms._replace(offsets=randoms.offsets[: len(batch.actions)]))
+
+
+if TYPE_CHECKING:
+    _dqn: type[Agent] = DrqDqn
+    _sac: type[Agent] = DrqSac

@@ -1,0 +1,93 @@
+"""The baselines end to end: each trains, resumes bit-exactly, is exported, and learns a toy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import playvirtual as pv
+from playvirtual.agents.agent import make_agent
+from playvirtual.config.baselines import METHODS
+from playvirtual.training.evaluation import evaluate
+from playvirtual.training.policy import AsyncPolicy
+from tests.training.equal_runs import same
+from tests.training.interrupting import interrupted
+
+SMALL: dict[str, Any] = {"device": "cpu", "quiet": True, "log_every": 20, "checkpoint_every": 0, "hidden": 16}
+CATCH = {**SMALL, "steps": 90, "learning_starts": 40, "eval_episodes": 4, "eval_every": 60, "capacity": 70}
+REACH = {
+    **SMALL,
+    "steps": 80,
+    "learning_starts": 50,
+    "channels": "8",
+    "batch_size": 8,
+    "auxiliary_batch_size": 4,
+    "eval_episodes": 2,
+    "eval_every": 60,
+}
+# Methods with the objective on top draw more random numbers and have more networks.
+RUNS = [
+    (task, method, {**options, **({"K": 2, "M": 2} if method.endswith("virtual") else {})})
+    for task, kind, options in (("toy/catch", "discrete", CATCH), ("toy/reach", "continuous", REACH))
+    for method, (agents, _, _) in METHODS.items()
+    if kind in agents
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{task}-{method}" for task, method, _ in RUNS])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    task: str, method: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """And its policy, exported, scores the same."""
+    options = {**options, "method": method}
+    whole = pv.train(task, run_dir=tmp_path / "whole", **options)
+    parts = tmp_path / "parts"
+    interrupted(task, options, parts, 57)
+    again = pv.train(task, run_dir=parts, resume=True, **options)
+    assert again.returns == whole.returns
+    same(tmp_path / "whole", parts)
+    last = json.loads((parts / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["updates"] > 0
+    assert np.isfinite([value for value in last.values() if value is not None]).all()
+    pv.export(parts, out=tmp_path / "exported")
+    assert pv.evaluate(tmp_path / "exported", device="cpu") == pytest.approx(whole.returns, abs=1e-4)
+
+
+LEARNS: list[tuple[str, str, dict[str, Any], float]] = [
+    # task, method, options, the score that a trained agent reaches
+    ("toy/catch", "der", {"steps": 2_100, "learning_starts": 250}, 0.0),
+    ("toy/catch", "otr", {"steps": 1_800, "learning_starts": 250, "epsilon_decay_steps": 400}, 0.0),
+    ("toy/catch", "curl", {"steps": 1_800, "learning_starts": 300}, 0.0),
+    ("toy/catch", "drq", {"steps": 1_500, "learning_starts": 300, "epsilon_decay_steps": 400}, 0.0),
+    ("toy/reach", "sac-ae", {"steps": 850, "learning_starts": 250}, 20.0),
+    ("toy/reach", "curl", {"steps": 1_000, "learning_starts": 250}, 18.0),
+    ("toy/reach", "drq", {"steps": 700, "learning_starts": 250}, 20.0),
+]
+UNTRAINED = {"toy/catch": -0.5, "toy/reach": 15.0}  # what no untrained agent reaches
+
+
+@pytest.mark.parametrize(("task", "method"), [(task, method) for task, method, _, _ in LEARNS])
+def test_an_untrained_agent_fails(task: str, method: str) -> None:
+    config = pv.build(task, method=method, device="cpu")
+    shape, space = {
+        "toy/catch": ((1, 10, 10), spaces.Discrete(3)),
+        "toy/reach": ((3, 12, 12), spaces.Box(-1.0, 1.0, (2,), np.float32)),
+    }[task]
+    agent = make_agent(config, shape, space, torch.device("cpu"), seed=1)
+    policy = AsyncPolicy(agent)
+    assert np.mean(evaluate(policy, config, episodes=60, seed=1)) < UNTRAINED[task]
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize(("task", "method", "options", "trained"), LEARNS, ids=[f"{row[0]}-{row[1]}" for row in LEARNS])
+def test_it_learns(task: str, method: str, options: dict[str, Any], trained: float, tmp_path: Path) -> None:
+    given = {**options, "eval_every": 0, "eval_episodes": 60, "device": "cpu", "quiet": True}
+    run = pv.train(task, method=method, seed=1, run_dir=tmp_path / "run", **given)
+    assert run.score > trained > UNTRAINED[task]
