@@ -68,7 +68,7 @@ def _rainbow(agent: Rainbow) -> Iterator[Part]:
     yield agent, "_mean_loss", "    losses"
     yield adam, "clip_grad_norm_by_group", "    gradient norms"
     yield agent.optimizer, "step", "    optimizer"
-    yield agent, "update_target", "    target networks"
+    yield agent.clipped_adam, "copy_parameters", "    target networks"
 
 
 def _sac(agent: Sac) -> Iterator[Part]:

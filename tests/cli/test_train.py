@@ -95,7 +95,7 @@ def test_bad_input_about_a_run_is_one_line(
         ("--latent=2000000000", r"networks with their optimizers [\d,]{6}"),
         ("--M=1000000", r"an update \d{3}"),
         ("--batch-size=100000000", r"an update [\d,]{5}"),
-        ("--frame-stack=2000000000", r"one observation \d{3}"),
+        ("--frame-stack=1900000000", r"one observation \d{3}"),
     ],
 )
 def test_what_does_not_fit_into_memory_is_refused_with_the_numbers(

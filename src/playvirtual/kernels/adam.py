@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,15 @@ class ClippedAdam:
         else:
             norms = clip_grad_norm_by_group(self.groups, self.max_norm)
             self.adam.step()
-        rest = [(p, tensor) for p, tensor in self.copies if copy and id(p) not in copied]
+        if copy:
+            self.copy_parameters(but=copied)
+        return norms
+
+    def copy_parameters(self, but: Set[int] = frozenset()) -> None:
+        """Makes the copies equal to the parameters, but for those whose ids are given."""
+        rest = [(p, tensor) for p, tensor in self.copies if id(p) not in but]
         if rest:
             torch._foreach_copy_([tensor for _, tensor in rest], [p for p, _ in rest])
-        return norms
 
     def _can_be_fused(self) -> bool:
         if not kernels.in_use() or not _is_plain(self.adam):
