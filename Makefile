@@ -18,7 +18,7 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-fast mutants demo results clean moved
+.PHONY: help setup lint format test test-all test-fast mutants demo results clean moved
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -37,8 +37,11 @@ format: setup ## put the code into shape
 # One thread per test process: the processes already fill the cores.
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: setup lint ## set up, lint, check types, run every test
+test: setup lint ## set up, lint, check types, run the tests
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal
+
+test-all: setup lint ## the same with the tests that take half a minute or more each
+	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal --long
 
 test-fast: setup ## the quick tests between two edits, under 2 minutes on two cores
 	$(PYTEST) -n 2 --dist worksteal -m 'not slow' -q

@@ -24,6 +24,7 @@ finally:
     sys.path.remove(str(SCRIPT.parent))
 
 
+@pytest.mark.long
 @pytest.mark.slow(seconds=40)
 def test_a_token_is_carried_along_and_a_lost_host_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:

@@ -86,7 +86,13 @@ def test_an_untrained_agent_fails(task: str, method: str) -> None:
 
 
 @pytest.mark.slow(seconds=10)
-@pytest.mark.parametrize(("task", "method", "options", "trained"), LEARNS, ids=[f"{row[0]}-{row[1]}" for row in LEARNS])
+@pytest.mark.parametrize(
+    ("task", "method", "options", "trained"),
+    [
+        pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=[] if row[1] in ("der", "drq") else pytest.mark.long)
+        for row in LEARNS
+    ],
+)
 def test_it_learns(task: str, method: str, options: dict[str, Any], trained: float, tmp_path: Path) -> None:
     given = {**options, "eval_every": 0, "eval_episodes": 60, "device": "cpu", "quiet": True}
     run = pv.train(task, method=method, seed=1, run_dir=tmp_path / "run", **given)

@@ -23,6 +23,7 @@ def test_playvirtual_learns_catch(tmp_path: Path) -> None:
     assert run.score >= 0.8
 
 
+@pytest.mark.long
 @pytest.mark.slow(seconds=30)
 def test_playvirtual_learns_minatar_breakout(tmp_path: Path) -> None:
     assert random_score("minatar/breakout", 3, 100) < 1.0

@@ -75,6 +75,7 @@ class Killer:
         return holders[0]
 
 
+@pytest.mark.long
 @pytest.mark.slow(seconds=90)
 def test_lost_workers_and_nodes_cost_no_result(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
