@@ -22,6 +22,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow(seconds=25)
 def test_a_run_killed_again_and_again_is_the_same_run(tmp_path: Path) -> None:
     chaos.finish(chaos.command("toy/catch", OPTIONS, tmp_path / "whole"))
