@@ -325,11 +325,22 @@ def bad_path(chance: random.Random, originals: Path, folder: Path) -> Case:
         ["sweep", "toy", "--seeds=1", "--dry-run", "--out", path],
         ["bench", "toy/catch", *SMALL, "--json", path],
     ]
-    try:
-        new = [] if os.path.lexists(folder / path) else [path]  # then the command may make it
-    except ValueError:
-        new = []
+    new = [_first_new(folder, path)] if _may_be_filled(folder / path) else []
     return Case(chance.choice(forms), about, ("new", "page", "runs", "free", *new), bound)
+
+
+def _first_new(folder: Path, path: str) -> str:
+    """The topmost folder that a command makes for this path; the path itself if only that is missing."""
+    parents = [parent for parent in Path(path).parents if parent != Path(".")]
+    return str(next((parent for parent in reversed(parents) if not os.path.lexists(folder / parent)), path))
+
+
+def _may_be_filled(path: Path) -> bool:
+    """Whether a command may write there: nothing is there, or an empty folder, as root sees it."""
+    try:
+        return not os.path.lexists(path) or (path.is_dir() and not os.listdir(path))
+    except (OSError, ValueError):
+        return False
 
 
 def bad_flag(chance: random.Random, originals: Path, folder: Path) -> Case:

@@ -121,6 +121,8 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
     if data.count(b"[") + data.count(b"{") > DEEPEST:
         _check_depth(value)
+    if b"\\u" in data:
+        _check_characters(value)
     return value
 
 
@@ -131,6 +133,14 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+def _check_characters(value: Any) -> None:
+    """Half a character, which JSON can spell (`\\ud800`), can be neither printed nor drawn nor written."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("it has half a character (a lone surrogate) in a text") from None
 
 
 def _items(value: Any) -> list[Any]:

@@ -169,7 +169,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
         rows=options.rows,
         suite_names=options.suite,
         seeds=coerce("seeds", int, options.seeds),
-        out=Path(options.out),
+        out=_folder("out", options.out),
         preset=options.preset,
         options=fields,
         trust_env=options.trust_env,
@@ -190,6 +190,13 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
 
 
+def _folder(field: str, path: str) -> Path:
+    """A folder on the command line; an empty name, as of a shell variable that is not set, is not the present one."""
+    if not path:
+        raise InputError(f"{field}: '' is not allowed; allowed: the path of a folder, such as '.'")
+    return Path(path)
+
+
 def _probe(options: argparse.Namespace) -> int:
     from playvirtual.envs import check_trusted
     from playvirtual.runs.folder import RunFolder
@@ -205,6 +212,6 @@ def _probe(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from playvirtual.study.report.report import report
 
-    written = report([Path(path) for path in options.runs], Path(options.out), title=options.title)
+    written = report([_folder("runs", path) for path in options.runs], _folder("out", options.out), title=options.title)
     show(f"{written.summary}\nreport: {written.page}")
     return 0

@@ -165,6 +165,8 @@ def test_a_sweep_that_is_stopped_resumes_with_the_same_command(tmp_path: Path, s
             "address: 'auto' is not allowed with --engine local; allowed: --workers, --per-gpu, --mps, or --engine ray",
         ),
         (["sweep", "toy", "--gpus-per-run", "0.25"], "gpus_per_run: '0.25' is not allowed with --engine local"),
+        (["sweep", "toy", "--out="], "out: '' is not allowed; allowed: the path of a folder, such as '.'"),
+        (["report", "runs", "--out="], "out: '' is not allowed; allowed: the path of a folder, such as '.'"),
         (["sweep", "toy", "--engine", "ray", "--per-gpu=4"], "per_gpu: '4' is not allowed with --engine ray"),
         (["sweep", "toy", "--engine", "ray", "--device=cuda:1"], "device: 'cuda:1' is not allowed with --engine ray"),
         (["sweep", "ablation-k", "--K=4", "--dry-run"], "K: '4' is not allowed with ablation-k, every row of which"),
