@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from playvirtual.errors import InputError, Interrupted, RunError
     from playvirtual.method import SelfPrediction, VirtualTrajectories
     from playvirtual.options import option
+    from playvirtual.runs.trained_agent import GymPolicy, TrainedAgent
     from playvirtual.training.runner import Run
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "Config",
+    "GymPolicy",
     "InputError",
     "Interrupted",
     "Measurement",
@@ -36,6 +38,7 @@ __all__ = [
     "RunError",
     "Schedule",
     "SelfPrediction",
+    "TrainedAgent",
     "Update",
     "UpdatePattern",
     "VirtualTrajectories",
@@ -60,6 +63,7 @@ _MODULES = {
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
     **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
+    **dict.fromkeys(("GymPolicy", "TrainedAgent"), "playvirtual.runs.trained_agent"),
     "Measurement": "playvirtual.bench.measure",
     "Run": "playvirtual.training.runner",
     "build": "playvirtual.config.build",

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 from playvirtual import files
-from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
-from playvirtual.envs import check_trusted
+from playvirtual.envs import check_trusted, to_frame_of
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
+from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_native_action_space, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
+from playvirtual.runs.trained_agent import TrainedAgent
 from playvirtual.training.evaluation import Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
@@ -67,13 +67,19 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
     return run(config, path, shown, resume=resume, log=parse(log))
 
 
-def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:
+def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int | None = None) -> TrainedAgent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
-    From then on this process computes in the run's precision and, on the CPU, with its number of threads.
+    It takes the environment's raw observations, of `num_envs` environments side by side where that is given. From then
+    on this process computes in the run's precision and, on the CPU, with its number of threads.
     """
+    if num_envs is not None and not 1 <= coerce("num_envs", int, num_envs) <= LARGEST_INT:
+        raise InputError(f"num_envs: {num_envs} is not allowed; allowed: 1 or more, or None for one environment")
     folder = _open(path)
-    return load_agent(folder.config(), policy_folder(folder), device)
+    config, source = folder.config(), policy_folder(folder)
+    agent = load_agent(config, source, device)
+    space = read_native_action_space(source)
+    return TrainedAgent(agent, config.environment, to_frame_of(config.task), space, num_envs)
 
 
 def export(path: RunOrPath, out: str | Path) -> Path:

@@ -228,7 +228,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     config = RunFolder.open(options.path).config()
     check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
-    recorder = Recorder(load(options.path, options.device)) if options.video else None
+    recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
     returns = evaluate(
         options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
     )
