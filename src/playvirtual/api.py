@@ -19,6 +19,7 @@ from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_native_action_space, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
+from playvirtual.runs.portable import portable_policy
 from playvirtual.runs.trained_agent import TrainedAgent
 from playvirtual.training.evaluation import Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
@@ -82,14 +83,21 @@ def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int 
     return TrainedAgent(agent, config.environment, to_frame_of(config.task), space, num_envs)
 
 
-def export(path: RunOrPath, out: str | Path) -> Path:
-    """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration."""
+def export(path: RunOrPath, out: str | Path, *, format: str = "safetensors") -> Path:
+    """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration.
+
+    With `format` "torchscript" or "onnx" the acting network is written beside them as a file of that format, which
+    needs no part of this package.
+    """
     folder, target = _open(path), Path(out)
     if files.kind(target, "out") is not None or target.is_symlink():
         raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
-    load_agent(folder.config(), source := policy_folder(folder), "cpu")  # what cannot be loaded is not worth writing
+    # What cannot be loaded is not worth writing.
+    agent = load_agent(folder.config(), source := policy_folder(folder), "cpu")
     config = files.read(folder.path / "config.json", "run", files.RECORD_BYTES)
     contents = [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
+    if format != "safetensors":
+        contents.append(portable_policy(agent, format))
     with writing("out", target):
         checkpoint.write_new_folder(target, [("config.json", config), *contents])
     return target
