@@ -1,4 +1,4 @@
-"""`playvirtual train`, `evaluate`, `export` and `bench`: the commands about one run."""
+"""`playvirtual train`, `evaluate` and `bench`: the commands about one run."""
 
 from __future__ import annotations
 
@@ -38,9 +38,6 @@ examples:
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
   playvirtual evaluate pong-agent --video                                        an export, with a video"""
-EXPORT_EXAMPLES = """\
-example:
-  playvirtual export runs/atari-pong/playvirtual/seed-1 --out pong-agent"""
 BENCH_EXAMPLES = """\
 example:
   playvirtual bench atari/pong --precision bf16 --json pong.json
@@ -114,22 +111,6 @@ def add_evaluate(commands: Any) -> None:
     )
     add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
-
-
-def add_export(commands: Any) -> None:
-    """Adds `playvirtual export`."""
-    parser = commands.add_parser(
-        "export",
-        help="write a trained agent as a small folder",
-        description="Write the policy weights and the configuration alone, without replay and optimizers; "
-        "`playvirtual evaluate` and pv.load take the folder like a run.",
-        epilog=EXPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("path", metavar="RUN", help="a run folder")
-    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
-    parser.set_defaults(run=_export)
 
 
 def add_bench(commands: Any, words: Sequence[str]) -> None:
@@ -237,13 +218,6 @@ def _evaluate(options: argparse.Namespace) -> int:
         video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
         with writing("video", video):
             show(f"video: {recorder.save(video)}")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    from playvirtual.api import export
-
-    show(f"export: {export(options.path, options.out)}")
     return 0
 
 
