@@ -37,7 +37,8 @@ EVALUATE_EXAMPLES = """\
 examples:
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
-  playvirtual evaluate pong-agent --video                                        an export, with a video"""
+  playvirtual evaluate pong-agent --video                                        an export, with a video
+  playvirtual evaluate playvirtual/minatar-breakout                              an agent that comes with the package"""
 BENCH_EXAMPLES = """\
 example:
   playvirtual bench atari/pong --precision bf16 --json pong.json
@@ -99,7 +100,7 @@ def add_evaluate(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
+    parser.add_argument("path", metavar="RUN", help="a run folder, an export, or the name of a built-in agent")
     parser.add_argument("--episodes", metavar="N", help="default: as many as the run's own evaluation")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
@@ -202,11 +203,12 @@ def _train(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
     from playvirtual.envs import check_trusted
-    from playvirtual.runs.folder import RunFolder
+    from playvirtual.runs.folder import RunFolder, builtin_agents
     from playvirtual.study.scores import run_summary
     from playvirtual.training.video import Recorder
 
-    config = RunFolder.open(options.path).config()
+    folder = RunFolder.open(options.path)
+    config = folder.config()
     check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
@@ -215,7 +217,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     )
     show(run_summary(config, returns))
     if recorder is not None:
-        video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        built_in = options.path in builtin_agents() and folder.path != Path(options.path)
+        video = (
+            Path("." if built_in else options.path)
+            / "videos"
+            / f"evaluation-seed-{config.seed if seed is None else seed}"
+        )
         with writing("video", video):
             show(f"video: {recorder.save(video)}")
     return 0
