@@ -66,7 +66,7 @@ def test_an_unknown_format_is_one_line_and_writes_nothing(exports: dict[str, Pat
 
 def test_a_missing_package_is_one_line(exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("playvirtual.runs.portable.find_spec", lambda name: None)
-    with pytest.raises(pv.InputError, match=r"onnx is not installed; allowed: torchscript, or after pip install"):
+    with pytest.raises(pv.InputError, match="format: onnx is not installed; in a clone: "):
         portable_policy(pv.load(exports["toy/catch"], "cpu").unwrapped, "onnx")
 
 

@@ -128,7 +128,9 @@ def test_without_the_client_both_say_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     calls: list[Any] = [lambda: pv.pull("me/a", tmp_path / "out"), lambda: pv.push(tmp_path, "me/a")]
     for call in calls:
-        with pytest.raises(pv.InputError, match=r"allowed: after pip install 'playvirtual\[hub\]'"):
+        with pytest.raises(
+            pv.InputError, match=r"huggingface-hub is not installed; in a clone: pip install -e '.\[hub\]'"
+        ):
             call()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -89,22 +91,20 @@ def _torchscript(network: PolicyNetwork, observation: Tensor) -> bytes:
 @torch.no_grad()
 def _onnx(network: PolicyNetwork, observation: Tensor) -> bytes:
     if find_spec("onnx") is None:
-        raise InputError(
-            "format: onnx is not installed; allowed: torchscript, or after pip install 'playvirtual[onnx]'"
-        )
+        raise InputError("format: onnx is not installed; in a clone: pip install -e '.[onnx]'; torchscript needs nothing")
     names = ["action", "values"][: len(outputs(network(observation)))]
-    buffer = io.BytesIO()
-    # The exporter by traces: the one by torch.export needs another package and fixes the number of observations.
-    torch.onnx.export(
-        network,
-        (observation,),
-        buffer,
-        dynamo=False,
-        input_names=["observation"],
-        output_names=names,
-        dynamic_axes={name: {0: "N"} for name in ("observation", *names)},
-    )
-    return buffer.getvalue()
+    with tempfile.TemporaryDirectory() as scratch:
+        # The exporter by traces: the one by torch.export needs another package and fixes the number of observations.
+        torch.onnx.export(
+            network,
+            (observation,),
+            file := f"{scratch}/policy.onnx",
+            dynamo=False,
+            input_names=["observation"],
+            output_names=names,
+            dynamic_axes={name: {0: "N"} for name in ("observation", *names)},
+        )
+        return Path(file).read_bytes()
 
 
 FORMATS = {"torchscript": Portable("policy.pt", _torchscript), "onnx": Portable("policy.onnx", _onnx)}

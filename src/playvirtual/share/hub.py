@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -86,19 +87,15 @@ def pull(repo: str, out: str | Path, *, revision: str | None = None) -> Path:
 def _client() -> Any:
     """The client's package; an InputError where it is not installed."""
     if find_spec("huggingface_hub") is None:
-        raise InputError("hub: huggingface-hub is not installed; allowed: after pip install 'playvirtual[hub]'")
-    import huggingface_hub
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
-    return huggingface_hub
+        raise InputError("hub: huggingface-hub is not installed; in a clone: pip install -e '.[hub]'")
+    import_module("huggingface_hub.utils").disable_progress_bars()
+    return import_module("huggingface_hub")
 
 
 @contextmanager
 def _in_one_line(repo: str) -> Iterator[None]:
     """Turns what the client raises into an InputError of one line."""
-    from huggingface_hub import errors
-
+    errors: Any = import_module("huggingface_hub.errors")
     try:
         yield
     except InputError:
