@@ -91,7 +91,7 @@ def _torchscript(network: PolicyNetwork, observation: Tensor) -> bytes:
 @torch.no_grad()
 def _onnx(network: PolicyNetwork, observation: Tensor) -> bytes:
     if find_spec("onnx") is None:
-        raise InputError("format: onnx is not installed; in a clone: pip install -e '.[onnx]'; torchscript needs nothing")
+        raise InputError("format: onnx is not installed; in a clone: pip install -e '.[onnx]' (torchscript needs none)")
     names = ["action", "values"][: len(outputs(network(observation)))]
     with tempfile.TemporaryDirectory() as scratch:
         # The exporter by traces: the one by torch.export needs another package and fixes the number of observations.
