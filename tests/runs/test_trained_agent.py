@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import playvirtual as pv
@@ -121,6 +123,24 @@ def test_dmcontrol_with_the_suites_own_environment(tmp_path: Path) -> None:
         total += env.step(policy(env.physics.render(32, 32, camera_id=0))).reward
     assert total == pytest.approx(score, abs=1e-5)
     assert len(wanted) == -(-FRAMES // 8)
+
+
+@pytest.mark.parametrize(
+    ("task", "package", "screen"),
+    [
+        ("minatar/breakout", "minatar", np.zeros((10, 10, 4), bool)),
+        ("atari/pong", "ale_py", np.zeros((210, 160, 3), np.uint8)),
+    ],
+)
+def test_the_simulator_need_not_be_installed(
+    task: str, package: str, screen: npt.NDArray[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = SMALL_RAINBOW | {"method": "rl"} if package == "ale_py" else {}
+    export = write_export(tmp_path / "agent", task, **options)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # an import of it fails
+    assert pv.load(export, "cpu").act(screen) in range(6)
 
 
 def test_gymnasium_environments_get_actions_of_their_own_space(tmp_path: Path) -> None:
