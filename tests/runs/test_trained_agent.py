@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import playvirtual as pv
 from playvirtual import envs
 from playvirtual.envs.image import resize_area_in_order
+from playvirtual.runs.checkpoint import write_new_folder
 from playvirtual.training.evaluation import WatchedStep, evaluation_seeds
 from tests.runs.untrained_export import write_export
 
@@ -202,6 +204,7 @@ def test_exploring_draws_new_noise_for_every_action(tmp_path: Path) -> None:
         (np.zeros((4, 10, 10), np.uint8), "uint8 of shape (4, 10, 10)"),
         (np.zeros(7, np.uint8), "uint8 of shape (7,)"),
         ({"image": 1}, "{'image': 1}"),
+        ([[1, 2], [3]], "[[1, 2], [3]]"),
     ],
 )
 def test_an_observation_of_another_kind_is_one_line(observation: Any, found: str, tmp_path: Path) -> None:
@@ -210,6 +213,30 @@ def test_an_observation_of_another_kind_is_one_line(observation: Any, found: str
         agent.act(observation)
     allowed = "allowed: uint8 of shape (H, W), (H, W, 1), (H, W, 3), or (1, 10, 10)"
     assert str(error.value) == f"observation: {found} is not allowed; {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"native_actions": []}, "it is not a record"),
+        ({"native_actions": {"low": [-1], "high": [1], "shape": [1], "dtype": "float32"}}, "bounds of every action"),
+        (
+            {"native_actions": {"low": [1, 1], "high": [0, 0], "shape": [2], "dtype": "float32"}},
+            "bounds of every action",
+        ),
+        ({"native_actions": {"low": [0, 0], "high": [1, 1], "shape": [2], "dtype": "O"}}, "bounds of every action"),
+        ({"native_actions": {"low": [0, 0], "high": [1e6, 1], "shape": [2], "dtype": "float16"}}, "within float16"),
+        ({"native_actions": {"low": [0, 0], "high": [1, 1], "shape": [-1, -2], "dtype": "float32"}}, "reshape"),
+    ],
+)
+def test_a_forged_action_space_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    export = write_export(tmp_path / "agent", "toy/reach")
+    record = json.loads((export / "agent.json").read_text()) | change
+    contents = {name: (export / name).read_bytes() for name in ("config.json", "weights.safetensors")}
+    write_new_folder(tmp_path / "forged", [*contents.items(), ("agent.json", json.dumps(record).encode())])
+    with pytest.raises(pv.InputError, match=message) as error:
+        pv.load(tmp_path / "forged", "cpu")
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_wrong_numbers_of_environments_are_one_line(tmp_path: Path) -> None:

@@ -106,7 +106,10 @@ def image_to_frame(
 
 def as_image(observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
     """A raw observation as (H, W, C), or, where it has the frame's own shape and needs nothing more, as it is."""
-    image = np.asarray(observation)
+    try:
+        image = np.asarray(observation)
+    except (TypeError, ValueError):  # lists of different lengths, a tensor on a GPU
+        image = np.empty(0, object)
     if image.dtype == np.uint8 and image.shape == frame_shape:
         return image
     channels_last = image[..., None] if image.ndim == 2 else image

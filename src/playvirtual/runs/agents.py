@@ -214,6 +214,8 @@ def _native_space(record: dict[str, Any], space: ActionSpace) -> NativeSpace:
     if kind not in NATIVE_TYPES or not complete or not all(a <= b for a, b in zip(low, high, strict=True)):
         raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds of every action")
     least, most = (np.asarray(bound, np.float64).reshape(sizes).astype(kind) for bound in (low, high))
+    if not (np.isfinite(least).all() and np.isfinite(most).all()):
+        raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds within {kind}")
     native: NativeSpace = spaces.Box(least, most, dtype=least.dtype)
     return native
 

@@ -39,10 +39,10 @@ class TrainedAgent:
         self.action_space, self.num_envs = action_space, num_envs
         self.action_repeat = environment.action_repeat
         channels, height, width = agent.observation_shape
-        if channels % environment.frame_stack:
+        if channels % environment.frame_stack or height != width:
             raise InputError(
-                f"frame_stack: {environment.frame_stack} frames are not {channels} channels; allowed: an agent whose "
-                "observations are stacks of that many frames"
+                f"agent: its observations of shape {agent.observation_shape} are no {environment.frame_stack} frames; "
+                "allowed: stacks of frame_stack square ones"
             )
         self.frame_shape = (channels // environment.frame_stack, height, width)
         self._to_frame = to_frame
