@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import playvirtual as pv
-from playvirtual.cli.main import main
+from playvirtual.cli.flags import given_fields
+from playvirtual.cli.main import _parser, main
 from playvirtual.config.build import train_command
+from playvirtual.share.card import _code
 from tests.runs.untrained_export import write_export
 
 
@@ -68,9 +70,6 @@ def test_hubs_read_the_metadata(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_makes_the_same_configuration(options: dict[str, Any]) -> None:
-    from playvirtual.cli.flags import given_fields
-    from playvirtual.cli.main import _parser
-
     config = pv.build(**options)
     words = shlex.split(train_command(config))[1:]
     parsed = _parser(words).parse_args(words)
@@ -79,14 +78,14 @@ def test_the_command_makes_the_same_configuration(options: dict[str, Any]) -> No
     assert "--device" not in words
 
 
-def test_nothing_in_a_configuration_ends_its_code(tmp_path: Path) -> None:
-    from playvirtual.share.card import _code
-
+def test_nothing_in_a_configuration_ends_its_code() -> None:
     assert _code("a`b\n# heading") == "`a'b # heading`"
 
 
-def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
+def test_nothing_is_written_where_something_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = write_export(tmp_path / "agent", "toy/catch")
+    assert main(["export", str(agent), "--out", str(tmp_path / "card"), "--episodes", "3"]) == 2
+    assert capsys.readouterr().err.endswith("episodes: 3 is given and nothing is scored; allowed: with --card\n")
     with pytest.raises(pv.InputError, match="episodes: 0 is not allowed"):
         pv.export_with_card(agent, tmp_path / "card", episodes=0)
     assert not (tmp_path / "card").exists()

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from playvirtual.cli.flags import add_trust_env, optional_int
+from playvirtual.errors import InputError
 from playvirtual.messages import show
 
 EXPORT_EXAMPLES = """\
@@ -96,11 +97,13 @@ def _export(options: argparse.Namespace) -> int:
     from playvirtual.api import export
     from playvirtual.share.card import export_with_card
 
+    episodes = optional_int("episodes", options.episodes)
     if options.card:
-        episodes = optional_int("episodes", options.episodes)
         out = export_with_card(
             options.path, options.out, format=options.format, episodes=episodes, trust_env=options.trust_env
         )
+    elif episodes is not None:
+        raise InputError(f"episodes: {episodes} is given and nothing is scored; allowed: with --card")
     else:
         out = export(options.path, options.out, format=options.format)
     show(f"export: {out}")
