@@ -124,7 +124,7 @@ def test_a_process_ends_with_the_exit_code_of_its_command(tmp_path: Path) -> Non
 def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
     alone = started(cwd=tmp_path)
     assert (alone.returncode, alone.stdout) == (2, "")
-    for line in ("train an agent and score it", "score a trained agent again", "list tasks, methods or experiments"):
+    for line in ("train an agent and score it", "score a trained agent again", "list tasks, methods, experiments"):
         assert line in alone.stderr
     assert alone.stderr == started("--help", cwd=tmp_path).stdout
 

@@ -210,10 +210,11 @@ def _native_space(record: dict[str, Any], space: ActionSpace) -> NativeSpace:
     low, high, shape = (files.as_numbers(files.entry(record, name), name) for name in ("low", "high", "shape"))
     sizes = tuple(int(size) for size in shape)
     kind = files.entry(record, "dtype")
-    complete = len(low) == len(high) == math.prod(sizes) == math.prod(space.shape)
+    complete = len(low) == len(high) == math.prod(sizes) == math.prod(space.shape) and all(size > 0 for size in sizes)
     if kind not in NATIVE_TYPES or not complete or not all(a <= b for a, b in zip(low, high, strict=True)):
         raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds of every action")
-    least, most = (np.asarray(bound, np.float64).reshape(sizes).astype(kind) for bound in (low, high))
+    with np.errstate(over="ignore"):
+        least, most = (np.asarray(bound, np.float64).reshape(sizes).astype(kind) for bound in (low, high))
     if not (np.isfinite(least).all() and np.isfinite(most).all()):
         raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds within {kind}")
     native: NativeSpace = spaces.Box(least, most, dtype=least.dtype)
