@@ -189,6 +189,18 @@ def test_a_reset_forgets_the_episode(tmp_path: Path) -> None:
     np.testing.assert_array_equal(agent.act(first), fresh)
 
 
+def test_a_new_episode_begins_with_a_new_decision(tmp_path: Path) -> None:
+    """Also in the middle of a repeated action."""
+    export = write_export(tmp_path / "agent", "toy/reach", action_repeat=3)
+    frames = np.random.default_rng(2).integers(256, size=(3, 3, 12, 12), dtype=np.uint8)
+    policy, fresh = pv.load(export, "cpu").as_gym_policy(), pv.load(export, "cpu").as_gym_policy()
+    first = policy(frames[0])
+    np.testing.assert_array_equal(policy(frames[1]), first)
+    policy.reset()
+    np.testing.assert_array_equal(policy(frames[2]), fresh(frames[2]))
+    assert not np.array_equal(policy(frames[1]), first)
+
+
 def test_exploring_draws_new_noise_for_every_action(tmp_path: Path) -> None:
     export = write_export(tmp_path / "agent", "toy/catch", noisy_sigma=5)
     agent = pv.load(export, "cpu")

@@ -64,6 +64,8 @@ def test_an_agent_is_pushed_and_pulled(hub: Hub, tmp_path: Path) -> None:
     (foreign / "weights.safetensors").write_bytes(b"\x80\x04pickle")
     carded = pv.export_with_card(agent, tmp_path / "carded", device="cpu")
     (carded / "secret.txt").write_text("not of an export")
+    with (carded / "README.md").open("a") as card:
+        card.write("A line of its author's.\n")
     hub.repos["me/empty"] = [{"README.md": b"# nothing"}]
     hub.repos["me/forged"] = [{name: (foreign / name).read_bytes() for name in module.PULLED}]
     hub.repos["me/large"] = [{**hub.repos["me/forged"][0], "config.json": b" " * (module.RECORD_BYTES + 1)}]
