@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from playvirtual import files
-from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
-from playvirtual.envs import check_trusted
+from playvirtual.envs import check_trusted, to_frame_of
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
+from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_native_action_space, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
+from playvirtual.runs.portable import portable_policy
+from playvirtual.runs.trained_agent import TrainedAgent
 from playvirtual.training.evaluation import Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
@@ -55,7 +57,7 @@ def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, trust_env
 
     `trust_env` allows to import the module that the folder's task names (gym/module:Name-v0).
     """
-    folder = _open(path)
+    folder = open_run(path)
     config = with_values(folder.config(), options)
     _check_trusted(path, config, trust_env=trust_env)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet)
@@ -67,25 +69,45 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> 
     return run(config, path, shown, resume=resume, log=parse(log))
 
 
-def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:
+def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int | None = None) -> TrainedAgent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
-    From then on this process computes in the run's precision and, on the CPU, with its number of threads.
+    It takes the environment's raw observations, of `num_envs` environments side by side where that is given. From then
+    on this process computes in the run's precision and, on the CPU, with its number of threads.
     """
-    folder = _open(path)
-    return load_agent(folder.config(), policy_folder(folder), device)
+    if num_envs is not None and not 1 <= coerce("num_envs", int, num_envs) <= LARGEST_INT:
+        raise InputError(f"num_envs: {num_envs} is not allowed; allowed: 1 or more, or None for one environment")
+    folder = open_run(path)
+    config, source = folder.config(), policy_folder(folder)
+    agent = load_agent(config, source, device)
+    space = read_native_action_space(source)
+    return TrainedAgent(agent, config.environment, to_frame_of(config.task), space, num_envs)
 
 
-def export(path: RunOrPath, out: str | Path) -> Path:
-    """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration."""
-    folder, target = _open(path), Path(out)
-    if files.kind(target, "out") is not None or target.is_symlink():
-        raise InputError(f"out: {str(target)!r} exists already; allowed: a new folder")
-    load_agent(folder.config(), source := policy_folder(folder), "cpu")  # what cannot be loaded is not worth writing
-    config = files.read(folder.path / "config.json", "run", files.RECORD_BYTES)
-    contents = [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
-    with writing("out", target):
-        checkpoint.write_new_folder(target, [("config.json", config), *contents])
+def export(path: RunOrPath, out: str | Path, *, format: str = "safetensors") -> Path:
+    """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration.
+
+    With `format` "torchscript" or "onnx" the acting network is written beside them as a file of that format, which
+    needs no part of this package.
+    """
+    return write_export(out, export_files(open_run(path), out, format))
+
+
+def export_files(folder: RunFolder, out: str | Path, format: str = "safetensors") -> list[tuple[str, bytes]]:
+    """What an export to the new folder `out` consists of; raises where `out` exists or the agent cannot be loaded."""
+    if files.kind(Path(out), "out") is not None or Path(out).is_symlink():
+        raise InputError(f"out: {str(out)!r} exists already; allowed: a new folder")
+    # What cannot be loaded is not worth writing.
+    agent = load_agent(folder.config(), source := policy_folder(folder), "cpu")
+    contents = [("config.json", files.read(folder.path / "config.json", "run", files.RECORD_BYTES))]
+    contents += [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
+    return contents if format == "safetensors" else [*contents, portable_policy(agent, format)]
+
+
+def write_export(out: str | Path, contents: Iterable[tuple[str, bytes]]) -> Path:
+    """Makes the new folder `out` with these files and their checksums."""
+    with writing("out", target := Path(out)):
+        checkpoint.write_new_folder(target, contents)
     return target
 
 
@@ -103,7 +125,7 @@ def evaluate(
     With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `trust_env` allows
     to import the module that the folder's task names (gym/module:Name-v0).
     """
-    folder = _open(path)
+    folder = open_run(path)
     if episodes is not None and not 1 <= coerce("episodes", int, episodes) <= LARGEST_INT:
         raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
     given = {"eval_episodes": episodes, "seed": seed}
@@ -129,7 +151,8 @@ def _check_trusted(run: RunOrPath, config: Config, *, trust_env: bool) -> None:
     check_trusted(config.task, f"the run folder {str(run)!r}", trust_env=trust_env or isinstance(run, Run))
 
 
-def _open(run: RunOrPath) -> RunFolder:
+def open_run(run: RunOrPath) -> RunFolder:
+    """The folder of a run or an export."""
     log_to_stderr_by_default()
     if not isinstance(run, Run | str | Path):
         raise InputError(f"run: {run!r} is not allowed; allowed: what `pv.train` returned, or a run folder")

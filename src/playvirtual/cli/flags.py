@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from playvirtual.config.build import every_option
 from playvirtual.config.schema import Config
 from playvirtual.errors import InputError, unknown
-from playvirtual.options import coerce, leaves
+from playvirtual.options import as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
 NAMED_ELSEWHERE = ("task", "method", "preset")  # arguments of the commands themselves
@@ -27,7 +27,7 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
     for f, kind, value in leaves(config):
         if f.name not in without:
             owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-            _add_flag(groups[owner], f, kind, f" (default: {_as_text(value)})")
+            _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -46,13 +46,6 @@ def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> None:
         metavar=_placeholder(kind),
         help=f"{f.metadata['help']}{default}".replace("%", "%%"),
     )
-
-
-def _as_text(value: Any) -> str:
-    """A value as the command line takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 
 def _placeholder(kind: Any) -> str:

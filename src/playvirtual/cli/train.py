@@ -1,4 +1,4 @@
-"""`playvirtual train`, `evaluate`, `export` and `bench`: the commands about one run."""
+"""`playvirtual train`, `evaluate` and `bench`: the commands about one run."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ EVALUATE_EXAMPLES = """\
 examples:
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
-  playvirtual evaluate pong-agent --video                                        an export, with a video"""
-EXPORT_EXAMPLES = """\
-example:
-  playvirtual export runs/atari-pong/playvirtual/seed-1 --out pong-agent"""
+  playvirtual evaluate pong-agent --video                                        an export, with a video
+  playvirtual evaluate playvirtual/minatar-breakout                              an agent that comes with the package"""
 BENCH_EXAMPLES = """\
 example:
   playvirtual bench atari/pong --precision bf16 --json pong.json
@@ -102,7 +100,7 @@ def add_evaluate(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
+    parser.add_argument("path", metavar="RUN", help="a run folder, an export, or the name of a built-in agent")
     parser.add_argument("--episodes", metavar="N", help="default: as many as the run's own evaluation")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
@@ -114,22 +112,6 @@ def add_evaluate(commands: Any) -> None:
     )
     add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
-
-
-def add_export(commands: Any) -> None:
-    """Adds `playvirtual export`."""
-    parser = commands.add_parser(
-        "export",
-        help="write a trained agent as a small folder",
-        description="Write the policy weights and the configuration alone, without replay and optimizers; "
-        "`playvirtual evaluate` and pv.load take the folder like a run.",
-        epilog=EXPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("path", metavar="RUN", help="a run folder")
-    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
-    parser.set_defaults(run=_export)
 
 
 def add_bench(commands: Any, words: Sequence[str]) -> None:
@@ -221,29 +203,28 @@ def _train(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
     from playvirtual.envs import check_trusted
-    from playvirtual.runs.folder import RunFolder
+    from playvirtual.runs.folder import RunFolder, builtin_agents
     from playvirtual.study.scores import run_summary
     from playvirtual.training.video import Recorder
 
-    config = RunFolder.open(options.path).config()
+    folder = RunFolder.open(options.path)
+    config = folder.config()
     check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
-    recorder = Recorder(load(options.path, options.device)) if options.video else None
+    recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
     returns = evaluate(
         options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
     )
     show(run_summary(config, returns))
     if recorder is not None:
-        video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        built_in = options.path in builtin_agents() and folder.path != Path(options.path)
+        video = (
+            Path("." if built_in else options.path)
+            / "videos"
+            / f"evaluation-seed-{config.seed if seed is None else seed}"
+        )
         with writing("video", video):
             show(f"video: {recorder.save(video)}")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    from playvirtual.api import export
-
-    show(f"export: {export(options.path, options.out)}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from math import inf
@@ -13,7 +14,7 @@ from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
 from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
-from playvirtual.options import leaves
+from playvirtual.options import as_text, leaves
 
 
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
@@ -70,6 +71,25 @@ def action_kind(task: str, agent_kind: str = "") -> ActionKind:
     if agent_kind:
         envs.check_trusted(task, "a run's config.json", trust_env=False)
     return envs.action_kind(task)
+
+
+def train_command(config: Config) -> str:
+    """The command that trains with this configuration: the options that its task, method and preset have not, as flags.
+
+    The device is left out: a run may be made on any.
+    """
+    default = assemble(config.task, config.method, config.preset, {}, registry.agent_of(config.agent).name)
+    words = ["playvirtual", "train", config.task]
+    words += [] if config.method == "playvirtual" else ["--method", config.method]
+    words += [] if config.preset == "paper" else ["--preset", config.preset]
+    pairs = zip(leaves(config), leaves(default), strict=True)
+    changed = [
+        (f.name, value)
+        for (f, _, value), (_, _, usual) in pairs
+        if f.name == "seed" or (value != usual and f.name != "device")
+    ]
+    words += [word for name, value in changed for word in (f"--{name.replace('_', '-')}", as_text(value))]
+    return shlex.join(words)
 
 
 def method_names() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from playvirtual.envs.registry import (
     named_module,
     register_env,
     task_names,
+    to_frame_of,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "named_module",
     "register_env",
     "task_names",
+    "to_frame_of",
 ]

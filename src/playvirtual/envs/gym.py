@@ -15,13 +15,12 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.envs import gl
-from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
-from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
+from playvirtual.envs.image import CHANNELS, enlarge, image_to_frame
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
 from playvirtual.errors import InputError, unknown
 
-CHANNELS = (1, 3)  # gray, or red, green and blue
 ALLOWED = "allowed: uint8, (H, W), (H, W, 1), (H, W, 3), (1, H, W) or (3, H, W)"
 RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 
@@ -39,8 +38,7 @@ class GymEnv:
         self._env, self._task = env, task
         self._sees_observations = _is_image_space(task, env.observation_space)
         self.action_space = _action_space(task, env.action_space)
-        self._size = image_size
-        self._grayscale = grayscale
+        self.native_action_space = env.action_space
         self._observation: Any = None
         self.time_limit = _time_limit(env)
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
@@ -55,14 +53,13 @@ class GymEnv:
         self._observation, _ = self._env.reset(seed=seed)
 
     def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
-        self._observation, reward, terminated, truncated, _ = self._env.step(self._env_action(action))
+        self._observation, reward, terminated, truncated, _ = self._env.step(
+            to_native(action, self.native_action_space)
+        )
         return EnvStep(float(reward), bool(terminated), bool(terminated or truncated))
 
     def frame(self) -> Frames:
-        image = self._image()
-        if self._grayscale and image.shape[2] == 3:
-            image = to_gray(image)
-        return channels_first(resize_area(image, self._size))
+        return image_to_frame(self._image(), self.frame_shape)
 
     def render(self) -> Frames:
         image = self._image()
@@ -87,15 +84,6 @@ class GymEnv:
         if image.ndim == 2:
             return image[..., None]
         return image if image.shape[2] in CHANNELS else image.transpose(1, 2, 0)
-
-    def _env_action(self, action: npt.NDArray[np.generic]) -> Any:
-        """The agent's action in the environment's own action space."""
-        space = self._env.action_space
-        if isinstance(space, spaces.Discrete):
-            return space.start + int(action)
-        assert isinstance(space, spaces.Box)
-        unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
-        return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> int:

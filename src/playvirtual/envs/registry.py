@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
+from playvirtual.envs.image import ToFrame, newest_to_frame
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
 from playvirtual.errors import InputError, unknown
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
@@ -49,6 +50,7 @@ class EnvFamily:
     # Called in this process before workers start; each worker passes what it returned, as JSON, to `set_up_worker`.
     before_workers: Callable[[], Any] | None = None
     set_up_worker: Callable[[Any], None] | None = None
+    to_frame: ToFrame = newest_to_frame  # what a frame is made of, for agents that act outside of these environments
 
     def task_names(self) -> list[str]:
         """The names without the family's; empty where they cannot be listed."""
@@ -214,6 +216,13 @@ def check_trusted(task: str, where: str, *, trust_env: bool) -> None:
 def env_family(task: str) -> EnvFamily:
     """The registered family of the task."""
     return _load(family(task))
+
+
+def to_frame_of(task: str) -> ToFrame:
+    """How a task's raw observations become frames; the images of a family that is not registered here are images."""
+    load_extensions()
+    kind = task.partition("/")[0]
+    return _load(kind).to_frame if kind in FAMILIES else newest_to_frame
 
 
 def entry_point(task: str) -> str:

@@ -10,12 +10,20 @@ from typing import Any
 
 from playvirtual import files
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
-from playvirtual.errors import InputError, shown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.files import Unreadable
 from playvirtual.runs import checkpoint
 from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
 
 CONFIG = "config.json"
+BUILTIN_PREFIX = "playvirtual/"  # of the names of the agents that come with the package
+BUILTIN = Path(__file__).parents[1] / "trained"
+
+
+def builtin_agents() -> dict[str, Path]:
+    """The agents that come with the package: name, as in "playvirtual/toy-catch", and folder."""
+    names = [name for name in files.listed(BUILTIN, "trained") if files.is_file(BUILTIN / name / CONFIG, "trained")]
+    return {f"{BUILTIN_PREFIX}{name}": BUILTIN / name for name in names}
 
 
 def default_path(config: Config) -> Path:
@@ -91,10 +99,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """An existing run folder."""
-        folder = cls(path)
+        """An existing run folder, or a built-in agent by its name."""
+        folder = cls(builtin_agents().get(str(path), path) if files.kind(Path(path), "run") is None else path)
         if not folder._has_config("run"):
             there = files.kind(folder.path, "run") is not None
+            if not there and str(path).startswith(BUILTIN_PREFIX):
+                raise unknown("agent", str(path), builtin_agents())
             what = "is not a run folder (it has no config.json)" if there else "is not there"
             raise InputError(f"run: {shown(str(path))} {what}; allowed: a folder that `playvirtual train` wrote")
         return folder
