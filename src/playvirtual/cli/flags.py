@@ -10,11 +10,12 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
 from playvirtual.config.schema import Config
+from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
-NAMED_ELSEWHERE = ("task", "method", "preset")  # arguments of the commands themselves
+NAMED_ELSEWHERE = ("task", "method", "preset", "imports", "env_args")  # arguments of the commands themselves
 GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
 
 
@@ -115,6 +116,42 @@ def add_trust_env(parser: argparse.ArgumentParser) -> None:
         help="import the module of an environment that only a file names, as in gym/module:Name-v0: this executes the "
         "module, so use it for run folders and grids that you trust",
     )
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag by which a user names modules, which `import_named` has imported by then."""
+    parser.add_argument(
+        "--import",
+        action="append",
+        dest="imports",
+        metavar="MODULE",
+        help="import a module first, installed or of the current folder, which registers environments, agents or "
+        "methods; may be given more than once; training records it",
+    )
+
+
+def add_env_arg(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for arguments of an environment."""
+    parser.add_argument(
+        "--env-arg",
+        action="append",
+        dest="env_args",
+        metavar="NAME=VALUE",
+        help="an argument that gym/… or env/… is made with, such as size=12; may be given more than once",
+    )
+
+
+def import_named(words: Sequence[str]) -> None:
+    """Imports the modules that a command line names, before its task, method and flags are looked up."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    add_import(parser)
+    import_modules(parser.parse_known_args(words)[0].imports or ())
+
+
+def given_own_env(options: argparse.Namespace) -> dict[str, Any]:
+    """The options `imports` and `env_args`, if their flags were given."""
+    given = {name: getattr(options, name) for name in ("imports", "env_args")}
+    return {name: values for name, values in given.items() if values}
 
 
 def no_task(command: str) -> InputError:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 
 from playvirtual import __version__
-from playvirtual.cli.flags import Parser, no_task, unknown_flag
+from playvirtual.cli.flags import Parser, import_named, no_task, unknown_flag
 from playvirtual.cli.list import add_list
 from playvirtual.cli.study import add_probe, add_report, add_sweep
 from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        import_named(words)
         parser = _parser(words)
         if not words:
             parser.print_help(sys.stderr)

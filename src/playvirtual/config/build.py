@@ -11,15 +11,18 @@ from playvirtual import envs
 from playvirtual.config import registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
 from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import leaves
 
 
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
     """The configuration of a run of a task that can be played here."""
     if not isinstance(task, str):
-        raise InputError(f"task: {task!r} is not allowed; allowed: a name such as 'atari/pong'")
+        hint = "; what makes an environment of your own is given as env=…" if callable(task) else ""
+        raise InputError(f"task: {shown(task)} is not allowed; allowed: a name such as 'atari/pong'{hint}")
+    envs.import_modules(options.get("imports", ()))
     envs.check(task)
     return assemble(task, method, preset, options)
 
@@ -32,7 +35,10 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     spec = registry.method(method)
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    config = replace(base(task, agent_kind, method), method=method, preset=preset)
+    if "env_args" in options:
+        options = {**options, "env_args": as_texts(options["env_args"])}
+    env_args = options.get("env_args", ())
+    config = replace(base(task, agent_kind, method, env_args), method=method, preset=preset)
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
@@ -41,7 +47,7 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     return _check_learns(config)
 
 
-def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config:
+def base(task: str, agent_kind: str = "", method: str = "playvirtual", env_args: tuple[str, ...] = ()) -> Config:
     """The settings of a task, with the agent of the method, before method, preset and options change them.
 
     `agent_kind` is the agent's name in a config.json; with it the kind of actions of a Gymnasium environment, which
@@ -50,7 +56,7 @@ def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config
     family = envs.family(task)
     if envs.env_family(task).tasks is not None:
         envs.check_name(task)
-    kind = action_kind(task, agent_kind)
+    kind = action_kind(task, agent_kind, env_args)
     found = [DEFAULTS[key, kind] for key in (task, family, "gym") if (key, kind) in DEFAULTS]
     config = replace(found[0], task=task)
     agent = registry.agent(agent_kind) if agent_kind else registry.method(method).agent_for(kind, task)
@@ -63,13 +69,13 @@ def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config
     return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
 
 
-def action_kind(task: str, agent_kind: str = "") -> ActionKind:
+def action_kind(task: str, agent_kind: str = "", env_args: tuple[str, ...] = ()) -> ActionKind:
     """Whether a task has discrete or continuous actions, for a recorded run by the agent that it was made with."""
     if agent_kind and len(kinds := registry.agent(agent_kind).actions) == 1:
         return next(iter(kinds))
     if agent_kind:
         envs.check_trusted(task, "a run's config.json", trust_env=False)
-    return envs.action_kind(task)
+    return envs.action_kind(task, env_args)
 
 
 def method_names() -> tuple[str, ...]:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from playvirtual.envs import gl
+from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError
+from playvirtual.extensions import import_from_here
 
 CHANNELS = (1, 3)  # gray, or red, green and blue
 ALLOWED = "allowed: uint8, (H, W), (H, W, 1), (H, W, 3), (1, H, W) or (3, H, W)"
@@ -37,7 +41,7 @@ class GymEnv:
     def __init__(self, env: gymnasium.Env[Any, Any], task: str, image_size: int, *, grayscale: bool) -> None:
         """`task` is the name that errors give."""
         self._env, self._task = env, task
-        self._sees_observations = _is_image_space(task, env.observation_space)
+        self._sees_observations = shows_images(task, env.observation_space)
         self.action_space = _action_space(task, env.action_space)
         self._size = image_size
         self._grayscale = grayscale
@@ -45,11 +49,12 @@ class GymEnv:
         self.time_limit = _time_limit(env)
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
         self._highest = _highest(env.observation_space) if self._sees_observations else 255
-        with _in_one_line(task, "be reset"):
+        with in_one_task_line(task, "be reset"):
             self.reset(0)
-        with _in_one_line(task, "be drawn"):
-            channels = min(self._image().shape[2], 1 if grayscale else 3)
-        self.frame_shape = (channels, image_size, image_size)
+        with in_one_task_line(task, "be drawn"):
+            height, width, colours = self._image().shape
+        self.image_shape = (colours, height, width)  # of the environment's own images
+        self.frame_shape = (min(colours, 1 if grayscale else 3), image_size, image_size)
 
     def reset(self, seed: int) -> None:
         self._observation, _ = self._env.reset(seed=seed)
@@ -117,34 +122,61 @@ def _highest(space: spaces.Space[Any]) -> int:
 def make_by_id(env_id: str, config: EnvironmentConfig) -> GymEnv:
     """The environment that Gymnasium knows as `Name-v0` or `module:Name-v0`."""
     task = f"gym/{env_id}"
-    return GymEnv(_make(env_id, task), task, config.image_size, grayscale=config.grayscale)
+    env = _make(env_id, task, as_keywords(config.env_args))
+    return GymEnv(env, task, config.image_size, grayscale=config.grayscale)
 
 
 def wrap(env: gymnasium.Env[Any, Any], task: str, config: EnvironmentConfig) -> GymEnv:
     """An environment that is made already; one without image observations must have the render_mode `rgb_array`."""
-    gl.load_triton_first()
-    _draw_without_display()
-    if not _is_image_space(task, env.observation_space) and env.render_mode != "rgb_array":
+    prepare_drawing()
+    if not shows_images(task, env.observation_space) and env.render_mode != "rgb_array":
         raise InputError(
             f"task: {task!r} shows no pixels; its observations are {env.observation_space} and its render_mode is "
-            f"{env.render_mode!r}; allowed: image observations, or the render_mode 'rgb_array'"
+            f"{env.render_mode!r}; allowed: image observations (uint8, (H, W, 3) or the like), or the render_mode "
+            "'rgb_array' and a method render()"
         )
     return GymEnv(env, task, config.image_size, grayscale=config.grayscale)
 
 
 def check_id(env_id: str) -> None:
-    """Raises an `InputError` with the nearest id unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
+    """Raises an `InputError` that says what to do unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
     module, _, name = env_id.rpartition(":")
     if module:
-        with _in_one_line(f"gym/{env_id}", f"import the module {module!r}"):
-            import_module(module)
+        with in_one_task_line(f"gym/{env_id}", f"import the module {module!r}"):
+            import_from_here(module)
     if name not in gymnasium.registry:
         with suppress(ImportError):
             _register_atari()
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise unknown("task", f"gym/{env_id}", (f"gym/{known}" for known in gymnasium.registry)) from error
+        raise _unknown_id(env_id, module, name) from error
+
+
+def _unknown_id(env_id: str, module: str, name: str) -> InputError:
+    """The error for an id that Gymnasium does not know: the nearest id, and how to make an own environment known."""
+    same, by_name = _without_version(name), {_without_version(known): known for known in gymnasium.registry}
+    nearest = by_name.get(same) or next((by_name[n] for n in get_close_matches(same, by_name, n=1, cutoff=0.75)), None)
+    hint = f"did you mean 'gym/{nearest}'? " if nearest else ""
+    if module:
+        own = [known for known, spec in gymnasium.registry.items() if _defining_module(spec) == module]
+        what = f"the module {module!r} registers {', '.join(own)}" if own else f"{module!r} registers none of its own"
+        return InputError(f"task: 'gym/{env_id}' is not known; {hint}{what}; allowed: an id that it registers")
+    return InputError(
+        f"task: 'gym/{env_id}' is not known; {hint}allowed: an id that Gymnasium knows; for an environment of your "
+        f"own: gym/MODULE:{name} or --import MODULE with the module that registers it, or env/MODULE:CLASS, which needs "
+        "no registering"
+    )
+
+
+def _without_version(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id).lower()
+
+
+def _defining_module(spec: EnvSpec) -> str:
+    """The module of the class or function that makes an environment."""
+    entry = spec.entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
 
 
 def _register_atari() -> None:
@@ -156,7 +188,7 @@ def _register_atari() -> None:
 
 
 @contextmanager
-def _in_one_line(task: str, what: str) -> Iterator[None]:
+def in_one_task_line(task: str, what: str) -> Iterator[None]:
     """Turns any error of a foreign environment into an `InputError` with the error's type and text in one line."""
     try:
         yield
@@ -167,13 +199,12 @@ def _in_one_line(task: str, what: str) -> Iterator[None]:
         raise InputError(f"task: {task!r} cannot {what}: {reason}") from error
 
 
-def _make(env_id: str, task: str) -> gymnasium.Env[Any, Any]:
+def _make(env_id: str, task: str, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """The environment, which renders if its observations are not images."""
-    gl.load_triton_first()
-    _draw_without_display()
-    with _in_one_line(task, "be made"):
-        env = gymnasium.make(env_id, disable_env_checker=True)
-        if _is_image_space(task, env.observation_space):
+    prepare_drawing()
+    with in_one_task_line(task, "be made"):
+        env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+        if shows_images(task, env.observation_space) or env.render_mode == "rgb_array":
             return env
         if "rgb_array" not in env.metadata.get("render_modes", ()):
             raise InputError(
@@ -181,16 +212,18 @@ def _make(env_id: str, task: str) -> gymnasium.Env[Any, Any]:
                 "and it does not render 'rgb_array'"
             )
         env.close()
-        return gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True)
+        return gymnasium.make(env_id, disable_env_checker=True, **{**arguments, "render_mode": "rgb_array"})
 
 
-def _draw_without_display() -> None:
-    """Makes SDL, with which pygame draws into memory, silent where there is no display."""
+def prepare_drawing() -> None:
+    """Makes what environments may draw with safe to load, and SDL, pygame's, silent where there is no display."""
+    gl.load_triton_first()
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def _is_image_space(task: str, space: spaces.Space[Any]) -> bool:
+def shows_images(task: str, space: spaces.Space[Any]) -> bool:
+    """Whether observations are images; an InputError for what might be images of four channels."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     if len(space.shape) == 3 and not _is_image_shape(space.shape) and 4 in (space.shape[0], space.shape[2]):
@@ -213,4 +246,4 @@ def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:
 
 # Nothing is known of an environment before it is made: neither its kind of action space nor whether its steps are slow
 # enough to pay for worker processes.
-FAMILY = EnvFamily(tasks=None, make=make_by_id, check_task=check_id)
+FAMILY = EnvFamily(tasks=None, make=make_by_id, check_task=check_id, takes_env_args=True, fitted=True)

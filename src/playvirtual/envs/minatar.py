@@ -113,4 +113,5 @@ FAMILY = EnvFamily(
     make=lambda name, config: MinAtar(name),
     actions="discrete",
     check_options=_check_options,
+    own_settings=True,
 )

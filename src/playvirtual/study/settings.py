@@ -16,10 +16,10 @@ from playvirtual.errors import InputError, shown
 # Options that name a run, and options that change its speed or its logs but not what is learned.
 RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
 SPEED_ONLY = frozenset(
-    ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation")
+    ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation", "imports")
 )
 # The values of options that runs of earlier versions do not have.
-ADDED = {"encoder_from": "", "backward_prediction": False}
+ADDED: dict[str, Any] = {"encoder_from": "", "backward_prediction": False, "env_args": []}
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 def _is_like(given: Any, default: Any) -> bool:
     """Whether a value in a config.json is of the kind of an option's default."""
     if isinstance(default, list):
-        return isinstance(given, list) and all(files.is_number(item) for item in given)
+        return isinstance(given, list) and all(files.is_number(item) or isinstance(item, str) for item in given)
     if isinstance(default, bool | str):
         return isinstance(given, type(default))
     return files.is_number(given)

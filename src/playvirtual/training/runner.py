@@ -104,7 +104,7 @@ class Runner:
         self.last_checkpoint: Path | None = None  # the last good one
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
-        words += ["--trust-env"] if envs.named_module(trainer.config.task) else []
+        words += ["--trust-env"] if envs.executed_modules(trainer.config.task, trainer.config.imports) else []
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
