@@ -9,13 +9,22 @@ from dataclasses import Field
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
+from playvirtual.config.fit import SIZES
 from playvirtual.config.schema import Config
 from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
-NAMED_ELSEWHERE = ("task", "method", "preset", "imports", "env_args")  # arguments of the commands themselves
+NAMED_ELSEWHERE = (
+    "task",
+    "method",
+    "preset",
+    "imports",
+    "env_args",
+    "size",
+    "fitted_to",
+)  # arguments of the commands themselves
 GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
 
 
@@ -130,6 +139,16 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for the size of networks and images."""
+    parser.add_argument(
+        "--size",
+        metavar="{" + ",".join(SIZES) + "}",
+        help="networks, images, K, M and paces: the paper's, or smaller ones for a CPU (default: the paper's for its "
+        "benchmarks; for environments of your own what fits their images and the device)",
+    )
+
+
 def add_env_arg(parser: argparse.ArgumentParser) -> None:
     """Adds the flag for arguments of an environment."""
     parser.add_argument(
@@ -149,9 +168,15 @@ def import_named(words: Sequence[str]) -> None:
 
 
 def given_own_env(options: argparse.Namespace) -> dict[str, Any]:
-    """The options `imports` and `env_args`, if their flags were given."""
-    given = {name: getattr(options, name) for name in ("imports", "env_args")}
+    """The options `imports`, `env_args` and `size`, if their flags were given."""
+    given = {name: getattr(options, name) for name in ("imports", "env_args", "size")}
     return {name: values for name, values in given.items() if values}
+
+
+def given_for_fit(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that settings are fitted to, as far as their flags were given, not checked yet."""
+    given = given_fields(options)
+    return {**given_own_env(options), **{name: given[name] for name in ("steps", "device") if name in given}}
 
 
 def no_task(command: str) -> InputError:

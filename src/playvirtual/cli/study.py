@@ -15,15 +15,16 @@ from playvirtual.cli.flags import (
     add_env_arg,
     add_fields,
     add_import,
+    add_size,
     add_trust_env,
     first_look,
     given_fields,
+    given_for_fit,
     given_own_env,
     optional_int,
 )
 from playvirtual.config.build import base
 from playvirtual.config.schema import PRESETS, Config
-from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import show
 from playvirtual.options import coerce
@@ -87,6 +88,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")
     add_import(parser)
     add_env_arg(parser)
+    add_size(parser)
     add_trust_env(parser)
     engine = parser.add_argument_group("where the runs go")
     engine.add_argument("--engine", default="local", metavar="local|ray", help="default: local, this machine")
@@ -155,7 +157,7 @@ def _first_config(words: Sequence[str]) -> Config:
             check_trusted_suites(grid := load(options.experiment or ""), trust_env=options.trust_env)
             suites = grid.suites
         first = suite(suites[0] if suites else DEFAULT_TASK)[0].task
-        return base(first, env_args=as_texts(options.env_args or ()))
+        return base(first, options=given_for_fit(options))
     except InputError:  # reported with more detail when the sweep is planned
         return base(DEFAULT_TASK)
 

@@ -13,9 +13,11 @@ from playvirtual.cli.flags import (
     add_env_arg,
     add_fields,
     add_import,
+    add_size,
     add_trust_env,
     first_look,
     given_fields,
+    given_for_fit,
     given_own_env,
     no_task,
     optional_int,
@@ -23,7 +25,6 @@ from playvirtual.cli.flags import (
 from playvirtual.config.build import base, method_names
 from playvirtual.config.registry import agent_of
 from playvirtual.config.schema import PRESETS, Config
-from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, writing
 from playvirtual.files import Unreadable
 from playvirtual.messages import show
@@ -92,9 +93,10 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="none, tensorboard, wandb, or both with a comma: loggers beside the run folder, which is always written",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--quiet", action="store_true", help="no progress display and no estimate of the time")
     add_import(parser)
     add_env_arg(parser)
+    add_size(parser)
     add_trust_env(parser)
 
 
@@ -167,6 +169,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
     add_import(parser)
     add_env_arg(parser)
+    add_size(parser)
 
 
 def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
@@ -177,10 +180,10 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
     try:
         run = None if options.task else _config_of_run(options)
         if run is not None:  # the kind of its agent tells the kind of its actions: no environment is made here
-            return True, base(run.task, agent_of(run.agent).name, run.method)
-        env_args = as_texts(options.env_args or ())
-        method = options.method or "playvirtual"
-        return options.task is not None, base(options.task or DEFAULT_TASK, method=method, env_args=env_args)
+            fitted = {"size": run.size, "fitted_to": run.fitted_to}
+            return True, base(run.task, agent_of(run.agent).name, run.method, fitted)
+        method, given = options.method or "playvirtual", given_for_fit(options)
+        return options.task is not None, base(options.task or DEFAULT_TASK, method=method, options=given)
     except InputError as error:
         raise stray or error from None
 

@@ -8,9 +8,10 @@ from math import inf
 from typing import Any, get_type_hints
 
 from playvirtual import envs
-from playvirtual.config import registry
+from playvirtual.config import fit, registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
 from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.device import is_gpu
 from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, shown, unknown
@@ -37,23 +38,26 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
         raise unknown("preset", preset, PRESETS)
     if "env_args" in options:
         options = {**options, "env_args": as_texts(options["env_args"])}
-    env_args = options.get("env_args", ())
-    config = replace(base(task, agent_kind, method, env_args), method=method, preset=preset)
+    config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
-    config = with_values(config, options)
+    config = with_values(config, {name: v for name, v in options.items() if name not in ("size", "fitted_to")})
     envs.check_options(task, config.environment)
     return _check_learns(config)
 
 
-def base(task: str, agent_kind: str = "", method: str = "playvirtual", env_args: tuple[str, ...] = ()) -> Config:
+def base(
+    task: str, agent_kind: str = "", method: str = "playvirtual", options: Mapping[str, Any] | None = None
+) -> Config:
     """The settings of a task, with the agent of the method, before method, preset and options change them.
 
     `agent_kind` is the agent's name in a config.json; with it the kind of actions of a Gymnasium environment, which
-    would have to be made to find out, is known.
+    would have to be made to find out, is known. Of the options those count that settings are fitted to: `env_args`,
+    `steps`, `device`, `size`, and `fitted_to` for a recorded run, whose environment is not made.
     """
-    family = envs.family(task)
+    given, family = options or {}, envs.family(task)
+    env_args = as_texts(given.get("env_args", ()))
     if envs.env_family(task).tasks is not None:
         envs.check_name(task)
     kind = action_kind(task, agent_kind, env_args)
@@ -63,10 +67,35 @@ def base(task: str, agent_kind: str = "", method: str = "playvirtual", env_args:
     if agent is not registry.agent_of(config.agent):
         config = replace(config, agent=agent.options_for(task))
     changes = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
-    changes = {**agent.run_options_for(task), **changes, **envs.env_family(task).options}
+    changes = {**changes, **envs.env_family(task).options}
+    changes = {**agent.run_options_for(task), **_fitted(config, kind, given, recorded=bool(agent_kind)), **changes}
     # A family may change options that other agents have; a name that none has is an error.
     elsewhere = {f.name for f, _ in every_option()} - {f.name for f, _, _ in leaves(config)}
     return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
+
+
+def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
+    """What the size that is given, or that fits an environment of one's own, changes in the settings of a task."""
+    size, steps, device = fit.as_options(given)
+    own = envs.env_family(config.task)
+    if own.own_settings and size:
+        raise InputError(f"size: {size!r} is not allowed; allowed: none, as {config.task} has settings of its own")
+    if not own.fitted:
+        if size in ("", "paper"):
+            return {}
+        image = min(config.environment.image_size, fit.SIDES[size])
+        changes = fit.sized_changes(size, kind, image, config)
+        return {**changes, "grayscale": config.environment.grayscale, "size": size}
+    if recorded:
+        if not given.get("fitted_to"):  # a run of an earlier version
+            return {}
+        seen = fit.Fit.parse(str(given["fitted_to"]))
+    else:
+        shown = envs.look(config.task, as_texts(given.get("env_args", ())))
+        size = size or fit.choose_size(shown.shape, on_gpu=is_gpu(device))
+        seen = fit.Fit.of(shown, steps or fit.STEPS[size])
+    changes = fit.fitted_changes(size, kind, seen, config)
+    return {"steps": fit.STEPS[size], **changes, "size": size, "fitted_to": str(seen)}
 
 
 def action_kind(task: str, agent_kind: str = "", env_args: tuple[str, ...] = ()) -> ActionKind:

@@ -228,6 +228,8 @@ class Config:
         "a run folder whose encoder is loaded and kept frozen, for RL alone; empty: none", default=""
     )
     imports: tuple[str, ...] = option("modules that are imported before the task is looked up", default=())
+    size: str = option("small, medium or paper: networks and images; empty: the task's own settings", default="")
+    fitted_to: str = option("what the settings of an environment of one's own are fitted to; empty: none", default="")
 
     @property
     def frames_per_step(self) -> int:

@@ -164,8 +164,8 @@ def _unknown_id(env_id: str, module: str, name: str) -> InputError:
         return InputError(f"task: 'gym/{env_id}' is not known; {hint}{what}; allowed: an id that it registers")
     return InputError(
         f"task: 'gym/{env_id}' is not known; {hint}allowed: an id that Gymnasium knows; for an environment of your "
-        f"own: gym/MODULE:{name} or --import MODULE with the module that registers it, or env/MODULE:CLASS, which needs "
-        "no registering"
+        f"own: gym/MODULE:{name} or --import MODULE with the module that registers it, or env/MODULE:CLASS, which "
+        "needs no registering"
     )
 
 

@@ -68,6 +68,6 @@ def import_modules(names: Sequence[str]) -> None:
             missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
             reason = "there is no such module" if missing else in_one_line(error)
             raise InputError(
-                f"imports: {name!r} cannot be imported: {reason}; {_meant(name)}allowed: an installed module, or one of "
-                f"the current folder, {shown(Path.cwd())}"
+                f"imports: {name!r} cannot be imported: {reason}; {_meant(name)}allowed: an installed module, or one "
+                f"of the current folder, {shown(Path.cwd())}"
             ) from error

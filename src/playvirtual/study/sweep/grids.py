@@ -128,9 +128,10 @@ def jobs(
     if not 1 <= seeds <= MAX_SEEDS:
         raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 to {MAX_SEEDS}")
     found: dict[Path, Job] = {}
+    env_args = as_texts((options or {}).get("env_args", ()))
     for seed in range(1, seeds + 1):
         for entry in tasks:
-            kinds = ("any", action_kind(entry.task, env_args=as_texts((options or {}).get("env_args", ()))))
+            kinds = ("any", action_kind(entry.task, env_args=env_args))
             for row in (r for r in grid.rows if r.actions in kinds):
                 try:
                     job = _job(grid, row, entry, seed, out, preset or grid.preset, options or {})
