@@ -92,7 +92,7 @@ def resume(
 def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> Run:
     log_to_stderr_by_default()
     shown = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
-    return run(config, path, shown, resume=resume, log=parse(log))
+    return run(config, path, shown, resume=resume, log=parse(log), announce=not quiet)
 
 
 def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:

@@ -13,7 +13,7 @@ from typing import Any
 from playvirtual.config.hyperparameters import RAINBOW, SAC
 from playvirtual.config.schema import Config, RainbowConfig, SacConfig
 from playvirtual.envs.registry import ActionKind, Look
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 
 SIZES = ("small", "medium", "paper")
@@ -41,24 +41,29 @@ class Fit:
     shape: tuple[int, int, int]  # (C, H, W) of the environment's own images
     num_actions: int
     steps: int
+    numbers: int = 0  # beside an image, each a plane of a frame
 
     def __str__(self) -> str:
         """As a run's config.json records it, so that its settings can be found again without the environment."""
         c, h, w = self.shape
-        return f"{h}x{w}x{c} images, {self.num_actions} actions, {self.steps} steps"
+        numbers = f", {self.numbers} numbers" if self.numbers else ""
+        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps"
 
     @classmethod
     def parse(cls, text: str) -> Fit:
         """The inverse of `str`."""
-        found = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images, (\d{1,7}) actions, (\d{1,10}) steps", text)
-        if found is None or 0 in (numbers := [int(group) for group in found.groups()]):
-            raise InputError(f"fitted_to: {text!r} is not allowed; allowed: such as '{cls((3, 12, 12), 4, 50_000)}'")
-        h, w, c, actions, steps = numbers
-        return cls((c, h, w), actions, steps)
+        pattern = r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images(?:, (\d{1,4}) numbers)?, (\d{1,7}) actions, (\d{1,10}) steps"
+        found = re.fullmatch(pattern, text)
+        h, w, c, numbers, actions, steps = map(int, found.groups("0")) if found is not None else [0] * 6
+        if 0 in (h, w, c, actions, steps):
+            raise InputError(
+                f"fitted_to: {shown(text)} is not allowed; allowed: text such as '{cls((3, 12, 12), 4, 50_000)}'"
+            )
+        return cls((c, h, w), actions, steps, numbers)
 
     @classmethod
     def of(cls, look: Look, steps: int) -> Fit:
-        return cls(look.shape, look.num_actions, steps)
+        return cls(look.shape, look.num_actions, steps, look.numbers)
 
     @property
     def side(self) -> int:
@@ -81,12 +86,15 @@ def choose_size(shape: tuple[int, int, int], *, on_gpu: bool) -> str:
 def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dict[str, Any]:
     """Option → value for an environment of one's own; `config` has the benchmark's settings and the method's agent."""
     changes = {**_schedules(fit.steps), "M": _virtual(size, kind, fit.num_actions)}
+    if fit.numbers:
+        changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
     if size == "paper":
         return changes
     image = fit.side if fit.side <= SMALL_SIDE else min(fit.side, SIDES[size])
     changes |= sized_changes(size, kind, image, config)
-    return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // (fit.shape[0] * image**2)))}
+    frame = (fit.shape[0] + fit.numbers) * image**2
+    return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // frame))}
 
 
 def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> dict[str, Any]:
@@ -166,6 +174,8 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
         why = f"{images} and this is a {'GPU' if on_gpu else 'CPU'}"
     shown = config.environment
     colours = "gray" if shown.grayscale or c == 1 else "in colour"
+    if fit.numbers:
+        colours += f" with {fit.numbers} planes for the numbers beside the image"
     lines = [f"size {config.size}: {why}"]
     lines.append(
         f"frames {shown.image_size}×{shown.image_size} {colours}, stacks of {shown.frame_stack} (--image-size, "

@@ -12,7 +12,8 @@ import gymnasium
 
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
-from playvirtual.envs.gym import in_one_task_line, prepare_drawing, shows_images
+from playvirtual.envs.gym import in_one_task_line, prepare_drawing
+from playvirtual.envs.observations import shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.errors import InputError, shown
 from playvirtual.extensions import import_from_here

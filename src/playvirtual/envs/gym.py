@@ -20,13 +20,12 @@ from playvirtual.envs import gl
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
+from playvirtual.envs.observations import ALLOWED, CHANNELS, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
 from playvirtual.errors import InputError
 from playvirtual.extensions import import_from_here
 
-CHANNELS = (1, 3)  # gray, or red, green and blue
-ALLOWED = "allowed: uint8, (H, W), (H, W, 1), (H, W, 3), (1, H, W) or (3, H, W)"
 RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 
 
@@ -35,26 +34,30 @@ class GymEnv:
 
     Images are gray or have three colours, first or last, and are reduced by area to a square; four channels are
     refused, as they may be colours with opacity or a stack of four frames. Discrete actions count from 0; a box is
-    flattened and its finite bounds are scaled to [−1, 1].
+    flattened and its finite bounds are scaled to [−1, 1]. Observations may be a Dict of one image and vectors, whose
+    numbers follow the colours as planes of a frame.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], task: str, image_size: int, *, grayscale: bool) -> None:
         """`task` is the name that errors give."""
         self._env, self._task = env, task
-        self._sees_observations = shows_images(task, env.observation_space)
+        shown = env.observation_space
+        self._parts = ObservedParts(task, shown) if shows_images(task, shown) else None  # None: what it renders is seen
+        self.numbers = self._parts.count if self._parts is not None else 0  # beside the image
         self.action_space = _action_space(task, env.action_space)
         self._size = image_size
         self._grayscale = grayscale
         self._observation: Any = None
         self.time_limit = _time_limit(env)
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
-        self._highest = _highest(env.observation_space) if self._sees_observations else 255
+        self._highest = int(self._parts.image_space.high.max(initial=0)) if self._parts is not None else 255
         with in_one_task_line(task, "be reset"):
             self.reset(0)
         with in_one_task_line(task, "be drawn"):
             height, width, colours = self._image().shape
         self.image_shape = (colours, height, width)  # of the environment's own images
-        self.frame_shape = (min(colours, 1 if grayscale else 3), image_size, image_size)
+        channels = min(colours, 1 if grayscale else 3) + self.numbers
+        self.frame_shape = (channels, image_size, image_size)
 
     def reset(self, seed: int) -> None:
         self._observation, _ = self._env.reset(seed=seed)
@@ -67,7 +70,10 @@ class GymEnv:
         image = self._image()
         if self._grayscale and image.shape[2] == 3:
             image = to_gray(image)
-        return channels_first(resize_area(image, self._size))
+        frame = channels_first(resize_area(image, self._size))
+        if self._parts is None or not self.numbers:
+            return frame
+        return np.concatenate([frame, self._parts.planes(self._observation, self._size)])
 
     def render(self) -> Frames:
         image = self._image()
@@ -78,10 +84,11 @@ class GymEnv:
 
     def _image(self) -> Frames:
         """(H, W, C), C = 1 or 3, at the environment's own size."""
-        image = np.asarray(self._observation if self._sees_observations else self._env.render())
-        if image.dtype != np.uint8 or not _is_image_shape(image.shape):
+        parts = self._parts
+        image = np.asarray(self._env.render()) if parts is None else parts.image(self._observation)
+        if image.dtype != np.uint8 or not is_image_shape(image.shape):
             raise InputError(f"task: the image of {self._task!r} is {image.dtype} of shape {image.shape}; {ALLOWED}")
-        self._shape = self._shape or (self._env.observation_space.shape if self._sees_observations else image.shape)
+        self._shape = self._shape or (image.shape if parts is None else parts.image_space.shape)
         if image.shape != self._shape:
             raise InputError(f"task: the image of {self._task!r} has shape {image.shape}; allowed: {self._shape}")
         if self._highest < 255 and image.max(initial=0) > self._highest:
@@ -111,12 +118,6 @@ def _time_limit(env: gymnasium.Env[Any, Any]) -> int:
             limits.append(env._max_episode_steps)
         env = env.env
     return min((int(limit) for limit in limits if limit), default=0)
-
-
-def _highest(space: spaces.Space[Any]) -> int:
-    """The largest value of an image space."""
-    assert isinstance(space, spaces.Box)
-    return int(space.high.max(initial=0))
 
 
 def make_by_id(env_id: str, config: EnvironmentConfig) -> GymEnv:
@@ -222,26 +223,18 @@ def prepare_drawing() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def shows_images(task: str, space: spaces.Space[Any]) -> bool:
-    """Whether observations are images; an InputError for what might be images of four channels."""
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    if len(space.shape) == 3 and not _is_image_shape(space.shape) and 4 in (space.shape[0], space.shape[2]):
-        raise InputError(f"task: the observations of {task!r} are uint8 of shape {space.shape}; {ALLOWED}")
-    return _is_image_shape(space.shape)
-
-
-def _is_image_shape(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and (shape[2] in CHANNELS or shape[0] in CHANNELS))
-
-
 def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:
     """The agent's action space."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
         return spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
-    raise InputError(f"task: {task!r} has the action space {space}; allowed: Discrete, Box with finite bounds")
+    hint = ""
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        hint = ", to which gymnasium.wrappers.TransformAction can map the combinations, see docs/your-environment.md"
+    elif isinstance(space, spaces.Box):
+        hint = ", which gymnasium.wrappers.TransformAction can give it"
+    raise InputError(f"task: {task!r} has the action space {space}; allowed: Discrete, Box with finite bounds{hint}")
 
 
 # Nothing is known of an environment before it is made: neither its kind of action space nor whether its steps are slow

@@ -230,6 +230,7 @@ class Look:
     actions: ActionKind
     num_actions: int  # discrete ones, or dimensions of continuous ones
     shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
+    numbers: int = 0  # beside the image
 
 
 @cache
@@ -250,10 +251,10 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
     changes = {option: value for option, value in env_family(task).options.items() if option in known}
     env = _make_single(task, replace(config, **changes))
     env.close()
-    space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
+    space, shape, numbers = env.action_space, getattr(env, "image_shape", env.frame_shape), getattr(env, "numbers", 0)
     if isinstance(space, spaces.Discrete):
-        return Look("discrete", int(space.n), shape)
-    return Look("continuous", space.shape[0], shape)
+        return Look("discrete", int(space.n), shape, numbers)
+    return Look("continuous", space.shape[0], shape, numbers)
 
 
 def check(task: str) -> None:
