@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from playvirtual.config.baselines import CurlRainbowConfig
 from playvirtual.config.hyperparameters import RAINBOW, SAC
 from playvirtual.config.schema import Config, RainbowConfig, SacConfig
 from playvirtual.envs.registry import ActionKind, Look
@@ -111,6 +112,8 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
         changes |= {"crop_size": image if whole else image - image // 12}
         changes |= {"batch_size": 64, "auxiliary_batch_size": 32, "q_tau": 0.02, "updates_per_step": 0.5}
         changes |= {"temperature_learning_rate": 1e-3}
+    if isinstance(config.agent, CurlRainbowConfig):
+        changes["contrast_pad"] = min(config.agent.contrast_pad, image // 4)
     return _without_own_numbers(changes, NETWORKS, config)
 
 

@@ -231,7 +231,7 @@ def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:
         return spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
     hint = ""
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        hint = ", to which gymnasium.wrappers.TransformAction can map the combinations, see docs/your-environment.md"
+        hint = "; gymnasium.wrappers.TransformAction can number the combinations, see docs/your-environment.md"
     elif isinstance(space, spaces.Box):
         hint = ", which gymnasium.wrappers.TransformAction can give it"
     raise InputError(f"task: {task!r} has the action space {space}; allowed: Discrete, Box with finite bounds{hint}")

@@ -112,5 +112,5 @@ def _vector(task: str, name: str, space: spaces.Space[Any]) -> spaces.Box:
         return space
     raise InputError(
         f"task: the observations of {task!r} have {name!r}, {space}; allowed: a Dict of one image and vectors (Box of "
-        "one dimension): gymnasium.wrappers.FilterObservation(env, [names]) keeps some, TransformObservation changes them"
+        "one dimension): gymnasium.wrappers.FilterObservation(env, [names]) keeps some of them"
     )
