@@ -14,10 +14,10 @@ import gymnasium
 import pytest
 
 import playvirtual as pv
-from tests.cli.command import playvirtual
+from playvirtual.cli.main import main
 
 PAGE = Path(__file__).parents[1] / "docs" / "your-environment.md"
-FEW = {"steps": 60, "learning_starts": 45, "eval_episodes": 2, "eval_every": 0, "device": "cpu", "quiet": True}
+FEW = {"steps": 48, "learning_starts": 45, "eval_episodes": 2, "eval_every": 0, "device": "cpu", "quiet": True}
 MODULES = ("my_envs", "my_plane", "my_robot", "my_buttons")
 
 
@@ -40,7 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow(seconds=12)
-def test_every_block_of_the_page_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_page_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(pv, "train", partial(_train_briefly, pv.train))
     names: dict[str, Any] = {"__name__": "__main__"}
     for language, line, text in blocks():
@@ -50,7 +52,7 @@ def test_every_block_of_the_page_runs(folder: Path, monkeypatch: pytest.MonkeyPa
             exec(compile("\n" * line + text, str(PAGE), "exec"), names)
         elif language == "sh":
             for command in text.splitlines():
-                _run(shlex.split(command), folder)
+                _run(shlex.split(command), capsys)
     tasks = {run.name: json.loads((run / "config.json").read_text())["task"] for run in (folder / "runs").iterdir()}
     assert tasks == {
         "room": "env/my_envs:Room",
@@ -69,10 +71,9 @@ def _train_briefly(train: Any, *words: Any, **options: Any) -> pv.Run:
     return run
 
 
-def _run(words: list[str], folder: Path) -> None:
+def _run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     program, command, *rest = words
     assert program == "playvirtual"
     given = [f"--{name.replace('_', '-')}={value}" for name, value in FEW.items() if name != "quiet"]
     brief = [*given, "--quiet"] if command == "train" else ["--episodes=1", "--device=cpu"]
-    done = playvirtual(command, *rest, *brief, cwd=folder)
-    assert done.returncode == 0, (words, done.stderr)
+    assert main([command, *rest, *brief]) == 0, (words, capsys.readouterr().err)
