@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playvirtual.config.build import build
-from playvirtual.config.fit import SIZES, Fit, choose_size, reasons
-from playvirtual.config.schema import RainbowConfig, from_dict, to_dict
+from playvirtual.config.fit import Fit, choose_size, reasons
+from playvirtual.config.schema import SIZES, RainbowConfig, from_dict, to_dict
 from playvirtual.envs import factories
 from playvirtual.errors import InputError
 from playvirtual.study.settings import changes

@@ -175,6 +175,10 @@ def test_modules_of_a_run_folder_are_imported_by_the_users_word_alone(module: st
     folder = RunFolder.create(tmp_path / "run")
     folder.write_config(config)
     record = json.loads((folder.path / "config.json").read_text())
+    for forged in ([["a"]], [7], ["a b"]):
+        (folder.path / "config.json").write_text(json.dumps({**record, "imports": forged}))
+        with pytest.raises(InputError, match=r"^imports: .* is no module"):
+            folder.trusted_config(trust_env=True)
     (folder.path / "config.json").write_text(json.dumps({**record, "imports": [module]}))
     with pytest.raises(InputError, match=rf"names '{module}', so the module .* --trust-env"):
         folder.trusted_config(trust_env=False)

@@ -9,8 +9,7 @@ from dataclasses import Field
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
-from playvirtual.config.fit import SIZES
-from playvirtual.config.schema import Config
+from playvirtual.config.schema import SIZES, Config
 from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import coerce, leaves

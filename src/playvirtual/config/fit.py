@@ -12,12 +12,11 @@ from typing import Any
 
 from playvirtual.config.baselines import CurlRainbowConfig
 from playvirtual.config.hyperparameters import RAINBOW, SAC
-from playvirtual.config.schema import Config, RainbowConfig, SacConfig
+from playvirtual.config.schema import SIZES, Config, RainbowConfig, SacConfig
 from playvirtual.envs.registry import ActionKind, Look
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 
-SIZES = ("small", "medium", "paper")
 SMALL_SIDE = 20  # pixels: images up to this side are seen as they are, by one convolution
 SIDES = {"small": 32, "medium": 48}  # to which larger images are reduced
 MOST_VIRTUAL = {"small": 16, "medium": 16, "paper": 36}  # trajectories per sample; 2A of Atari's 18 actions is 36

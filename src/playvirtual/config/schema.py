@@ -17,6 +17,7 @@ from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
+SIZES = ("small", "medium", "paper")
 Shape = tuple[int, int, int]  # (C, H, W)
 LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
 
@@ -335,6 +336,8 @@ def validated(config: Config) -> Config:
             f"encoder_from: a fixed encoder learns from no prediction, but K is {config.objective.K}; allowed: with "
             "--method rl"
         )
+    if config.size and config.size not in SIZES:
+        raise unknown("size", config.size, SIZES)
     check_imports(config.imports)
     as_keywords(config.environment.env_args)
     config.agent.check(config)

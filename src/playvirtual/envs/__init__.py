@@ -1,7 +1,7 @@
 """Environments: Atari, DMControl, MinAtar, toys and anything from Gymnasium, behind one small protocol."""
 
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv, VectorStep
-from playvirtual.envs.modules import check_trusted, executed_modules, import_modules, named_module
+from playvirtual.envs.modules import check_imports, check_trusted, executed_modules, import_modules, named_module
 from playvirtual.envs.registry import (
     ActionKind,
     EnvFamily,
@@ -25,6 +25,7 @@ __all__ = [
     "VectorStep",
     "action_kind",
     "check",
+    "check_imports",
     "check_name",
     "check_options",
     "check_trusted",

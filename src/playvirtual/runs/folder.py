@@ -121,6 +121,7 @@ class RunFolder:
         record, where = self.record(), f"the run folder {str(self.path)!r}"
         task, imports = record.get("task", ""), record.get("imports", ())
         if isinstance(task, str) and isinstance(imports, list | tuple):  # else `config` says what is wrong
+            envs.check_imports(imports)
             envs.check_trusted(task if makes_env else "", where, trust_env=trust_env, imports=imports)
             envs.import_modules(imports)
         return self.config()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,8 +12,8 @@ from functools import partial
 import torch
 
 from playvirtual import envs
-from playvirtual.config.fit import SIZES
-from playvirtual.config.schema import Config
+from playvirtual.config.schema import SIZES, Config
+from playvirtual.device import resolve_device
 from playvirtual.messages import duration
 from playvirtual.training.trainer import Trainer
 
@@ -57,13 +58,19 @@ def measure(config: Config) -> Estimate:
         agent=replace(config.agent, updates_per_step=0.0),  # they are made by hand
         replay=replace(config.replay, learning_starts=fill, capacity=max(256, 2 * fill)),
     )
-    with closing(Trainer(parts)) as trainer:
+    measured = _measure(parts, fill)
+    gc.collect()  # a trainer's parts refer to each other, and may hold the memory of a GPU
+    compiled = resolve_device(config.device).type == "cuda" and config.compile != "off"
+    return Estimate(*measured, at_most=compiled)
+
+
+def _measure(config: Config, fill: int) -> tuple[float, float, float]:
+    """The seconds of a step of random play, of a step of the agent, and of an update."""
+    with closing(Trainer(config)) as trainer:
         random_step = _timed(trainer, partial(trainer.train, fill)) / fill
         trainer.train(2)  # the first actions of the agent's are slower
         acting_step = _timed(trainer, partial(trainer.train, ACTING_STEPS)) / ACTING_STEPS
-        update = _update_seconds(trainer)
-        at_most = trainer.device.type == "cuda" and config.compile != "off"
-    return Estimate(random_step, acting_step, update, at_most)
+        return random_step, acting_step, _update_seconds(trainer)
 
 
 def _update_seconds(trainer: Trainer) -> float:
