@@ -39,10 +39,13 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     if "env_args" in options:
         options = {**options, "env_args": as_texts(options["env_args"])}
     config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
+    options = {
+        name: value for name, value in options.items() if name not in ("size", "fitted_to")
+    }  # `base` has set them
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
-    config = with_values(config, {name: v for name, v in options.items() if name not in ("size", "fitted_to")})
+    config = with_values(config, options)
     envs.check_options(task, config.environment)
     return _check_learns(config)
 
