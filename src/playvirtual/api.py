@@ -13,6 +13,7 @@ from playvirtual.bench import measure
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
 from playvirtual.envs import factories
+from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.factories import Factory
 from playvirtual.errors import InputError, writing
 from playvirtual.messages import log_to_stderr_by_default
@@ -85,6 +86,8 @@ def resume(
     folder names (gym/module:Name-v0, env/module:name, `imports`).
     """
     folder = _open(path)
+    if "env_args" in options:
+        options["env_args"] = as_texts(options["env_args"])
     config = with_values(_trusted_config(path, folder, env, trust_env=trust_env), options)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet)
 

@@ -115,6 +115,9 @@ def test_reports_find_what_a_run_changed_without_its_environment() -> None:
         assert from_dict(record) == build(DOT, device="cpu", **options)
         return changes({**record, "task": "env/not_here:Dot"})
 
+    record = to_dict(build(DOT, device="cpu"))
+    with pytest.raises(InputError, match="size: '' is not known"):
+        changes({**record, "size": ""})
     assert changed() == {}
     assert changed(steps=3_000) == {"steps": 3_000}
     assert changed(K=5, env_args={"size": 12}) == {"K": 5, "env_args": ["size=12"]}

@@ -194,6 +194,9 @@ def test_a_factory_that_can_be_imported_is_recorded_and_others_have_names_of_the
     names = [factories.task_of(factory) for factory in (first, second, first)]
     assert names[0] == names[2] != names[1]
     assert [look(name).shape for name in names[:2]] == [(1, 3, 3), (1, 4, 4)]
+    for factory, size in ((first, 3), (second, 4)):
+        factories.hand_over("env/my-maze", factory)
+        assert look("env/my-maze").shape == (1, size, size)
 
 
 @pytest.mark.parametrize(

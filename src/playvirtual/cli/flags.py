@@ -15,15 +15,8 @@ from playvirtual.errors import InputError, unknown
 from playvirtual.options import coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
-NAMED_ELSEWHERE = (
-    "task",
-    "method",
-    "preset",
-    "imports",
-    "env_args",
-    "size",
-    "fitted_to",
-)  # arguments of the commands themselves
+# Options that are arguments of the commands themselves, or that follow from others.
+NAMED_ELSEWHERE = ("task", "method", "preset", "imports", "env_args", "size", "fitted_to")
 GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
 
 

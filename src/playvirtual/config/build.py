@@ -39,9 +39,8 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     if "env_args" in options:
         options = {**options, "env_args": as_texts(options["env_args"])}
     config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
-    options = {
-        name: value for name, value in options.items() if name not in ("size", "fitted_to")
-    }  # `base` has set them
+    # What settings were fitted to, and how, `base` has set.
+    options = {name: value for name, value in options.items() if name not in ("size", "fitted_to")}
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
@@ -92,6 +91,7 @@ def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recor
     if recorded:
         if not given.get("fitted_to"):  # a run of an earlier version
             return {}
+        fit.check_size(size)
         seen = fit.Fit.parse(str(given["fitted_to"]))
     else:
         shown = envs.look(config.task, as_texts(given.get("env_args", ())))

@@ -14,7 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.gym import in_one_task_line, prepare_drawing
 from playvirtual.envs.observations import shows_images
-from playvirtual.envs.registry import EnvFamily
+from playvirtual.envs.registry import EnvFamily, look
 from playvirtual.errors import InputError, shown
 from playvirtual.extensions import import_from_here
 
@@ -35,8 +35,8 @@ def task_of(factory: Factory) -> str:
     for name, known in _handed_over.items():
         if known is factory:
             return f"env/{name}"
-    own = "".join(c for c in str(getattr(factory, "__name__", "factory")) if c.isidentifier() or c.isdigit())
-    name, number = own or "factory", 1
+    own = "".join(c for c in str(getattr(factory, "__name__", "")) if c.isidentifier() or c.isdigit()) or "factory"
+    name, number = own, 1
     while name in _handed_over:
         number += 1
         name = f"{own}-{number}"
@@ -54,6 +54,7 @@ def hand_over(task: str, factory: Factory) -> None:
             "run of one"
         )
     _handed_over[name] = factory
+    look.cache_clear()  # another one may have had the name
 
 
 def is_handed_over(task: str) -> bool:

@@ -76,7 +76,8 @@ def register_env(
     >>> register_env("grid", lambda name, config: Grid(size=SIZES[name]), tasks=("small", "large"),
     ...              actions="discrete", options={"image_size": 12, "frame_stack": 1})  # doctest: +SKIP
 
-    `make` gets a task's name without the family's and the run's `EnvironmentConfig`. It returns a `SingleEnv`, or a
+    `make` gets a task's name without the family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments
+    "name=value" of the command line (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a
     `gymnasium.Env` whose observations or `rgb_array` renderings are images. Without `tasks` every name is accepted and
     passed to `make`. `actions` is the kind of action space of all tasks, or of each by name; without it a task's
     environment is made once to find out. `options` change the default options of a run with that kind of action space.
