@@ -52,7 +52,7 @@ def _registered() -> Any:
 
 
 def test_discrete_actions_get_rainbow() -> None:
-    config = build("gym/NoiseDiscrete-v0")
+    config = build("gym/NoiseDiscrete-v0", size="paper")
     assert isinstance(config.agent, RainbowConfig)
     shown = config.environment
     assert (shown.image_size, shown.grayscale, shown.frame_stack, shown.action_repeat) == (84, True, 4, 1)

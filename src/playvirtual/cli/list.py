@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from playvirtual.cli.flags import add_import
 from playvirtual.config.build import method_names, method_note
 from playvirtual.errors import unknown
 from playvirtual.messages import show
@@ -29,6 +30,7 @@ def add_list(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("what", metavar="|".join(LISTS))
+    add_import(parser)
     parser.set_defaults(run=_list)
 
 
@@ -42,7 +44,8 @@ def _list(options: argparse.Namespace) -> int:
 def _tasks() -> str:
     from playvirtual.envs import task_names
 
-    return "\n".join([*task_names(), "gym/<any Gymnasium id with pixel observations>"])
+    own = ["gym/<any Gymnasium id with pixel observations>", "gym/<module>:<id>", "env/<module>:<class or function>"]
+    return "\n".join([*task_names(), *own])
 
 
 def _methods() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from playvirtual import __version__
-from playvirtual.cli.flags import Parser, no_task, unknown_flag
+from playvirtual.cli.flags import Parser, import_named, no_task, unknown_flag
 from playvirtual.cli.list import add_list
 from playvirtual.cli.share import add_export, add_pull, add_push
 from playvirtual.cli.study import add_probe, add_report, add_sweep
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        import_named(words)
         parser = _parser(words)
         if not words:
             parser.print_help(sys.stderr)

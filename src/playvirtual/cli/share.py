@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from playvirtual.cli.flags import add_trust_env, optional_int
+from playvirtual.cli.flags import add_import, add_trust_env, optional_int
 from playvirtual.errors import InputError
 from playvirtual.messages import show
 
@@ -91,6 +91,7 @@ def _add_scoring(parser: argparse.ArgumentParser, when: str) -> None:
         "--episodes", metavar="N", help=f"{when}episodes to score (default: as many as the run's own evaluation)"
     )
     add_trust_env(parser)
+    add_import(parser)
 
 
 def _export(options: argparse.Namespace) -> int:

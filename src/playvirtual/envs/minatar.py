@@ -128,4 +128,5 @@ FAMILY = EnvFamily(
     actions="discrete",
     check_options=_check_options,
     to_frame=_to_frame,
+    own_settings=True,
 )

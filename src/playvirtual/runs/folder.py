@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from playvirtual import files
+from playvirtual import envs, files
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.files import Unreadable
@@ -121,6 +121,20 @@ class RunFolder:
             return from_dict(record)
         except InputError as error:
             raise InputError(f"run: {str(self.path / CONFIG)!r}: {str(error).removeprefix('config.json: ')}") from None
+
+    def trusted_config(self, *, trust_env: bool, makes_env: bool = True) -> Config:
+        """The configuration, once the modules that it names are imported.
+
+        That executes them: unless the user has named or imported them, it takes `trust_env`, the user's word. Without
+        `makes_env` the module of the task is not asked about, since the caller has an environment.
+        """
+        record, where = self.record(), f"the run folder {str(self.path)!r}"
+        task, imports = record.get("task", ""), record.get("imports", ())
+        if isinstance(task, str) and isinstance(imports, list | tuple):  # else `config` says what is wrong
+            envs.check_imports(imports)
+            envs.check_trusted(task if makes_env else "", where, trust_env=trust_env, imports=imports)
+            envs.import_modules(imports)
+        return self.config()
 
     def record(self) -> dict[str, Any]:
         """The content of config.json, whose values are unchecked; in an export it must have its checksum."""
