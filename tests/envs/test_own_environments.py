@@ -133,6 +133,7 @@ def test_the_task_names_a_class_of_a_module(module: str) -> None:
     ("task", "said"),
     [
         ("env/{}.Dot", "did you mean 'env/{}:Dot'?"),
+        ("{}:Dot", "has no family; did you mean 'env/{}:Dot'?"),
         ("env/{}:Dott", "has no 'Dott'; its environments: Dot"),
         ("env/{}:NUMBER", "is 3; allowed: a function or class"),
         ("env/{}_no:Dot", "cannot import the module '{}_no': ModuleNotFoundError"),

@@ -348,7 +348,8 @@ def _split(task: str) -> tuple[str, str]:
     if not slash:
         by_name = {known.partition("/")[2]: known for known in reversed(task_names())}
         nearest = get_close_matches(task, by_name, n=1)
-        hint = f"did you mean {by_name[nearest[0]]!r}? " if nearest else ""
+        meant = f"env/{task}" if ":" in task else by_name[nearest[0]] if nearest else ""
+        hint = f"did you mean {meant!r}? " if meant else ""
         allowed = ", ".join(f"{known}/<name>" for known in FAMILIES)
         raise InputError(f"task: {task!r} has no family; {hint}allowed: {allowed}")
     if kind not in FAMILIES:
