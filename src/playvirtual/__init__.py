@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playvirtual.agents.agent import Agent, Schedule, Update, UpdatePattern
-    from playvirtual.api import benchmark, evaluate, export, load, resume, train
+    from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train
     from playvirtual.bench.measure import Measurement
     from playvirtual.config.build import build
     from playvirtual.config.registry import register_agent, register_method, register_sampler
@@ -41,6 +41,7 @@ __all__ = [
     "VirtualTrajectories",
     "benchmark",
     "build",
+    "configure",
     "evaluate",
     "export",
     "load",
@@ -55,7 +56,7 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("Agent", "Schedule", "Update", "UpdatePattern"), "playvirtual.agents.agent"),
-    **dict.fromkeys(("benchmark", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
+    **dict.fromkeys(("benchmark", "configure", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
     **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
     **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),

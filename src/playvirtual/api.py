@@ -1,7 +1,8 @@
-"""The Python entry points: train, resume, evaluate, load, export, benchmark."""
+"""The Python entry points: train, configure, resume, evaluate, load, export, benchmark."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from playvirtual import files
 from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
+from playvirtual.config import sources
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
 from playvirtual.envs import check_trusted
-from playvirtual.errors import InputError, writing
+from playvirtual.errors import InputError, shown, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
@@ -27,27 +29,68 @@ from playvirtual.training.progress import display
 from playvirtual.training.runner import Run, run
 
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
+Start = str | Path | Mapping[str, Any] | Config  # a task, or a configuration: itself, as a mapping or a TOML file
 
 
 def train(
-    task: str,
+    task: Start | None = None,
     *,
-    method: str = "playvirtual",
-    preset: str = "paper",
+    config: Start | None = None,
+    like: RunOrPath | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     log: str = "none",
     quiet: bool = False,
+    trust_env: bool = False,
     **options: Any,
 ) -> Run:
-    """Trains an agent and scores it. `options` are fields of the configuration: seed, steps, K, M, …
+    """Trains an agent and scores it. `options` are method, preset, and fields of the configuration: seed, steps, K, …
+
+    In place of a task, or as `config` beside it, stands a `Config`, a mapping of options or the path of a TOML file;
+    `like` is a run whose configuration is the starting point. What is named later wins: `like`, `config`, the task,
+    single options. `trust_env` allows to import the module that a file's task names (gym/module:Name-v0).
 
     With `resume` a run that was stopped resumes where it was, and one that was never started starts. `log` names
     loggers beside the run folder: "tensorboard", "wandb" or both with a comma.
     """
-    config = build(task, method=method, preset=preset, **options)
-    path = Path(run_dir) if run_dir is not None else default_path(config)
-    return _run(config, path, resume=resume, log=log, quiet=quiet)
+    chosen = configure(task, config=config, like=like, trust_env=trust_env, **options)
+    path = Path(run_dir) if run_dir is not None else default_path(chosen)
+    return _run(chosen, path, resume=resume, log=log, quiet=quiet)
+
+
+def configure(
+    task: Start | None = None,
+    *,
+    config: Start | None = None,
+    like: RunOrPath | None = None,
+    trust_env: bool = False,
+    **options: Any,
+) -> Config:
+    """The configuration that `train` with the same arguments uses."""
+    found = []
+    if like is not None:
+        folder = _open(like)
+        found.append(sources.from_config(folder.config(), f"like: {str(folder.path)!r}"))
+    if config is not None:
+        found.append(_source(config))
+    if task is not None:
+        found.append(_source(task) if _is_source(task) else sources.Source({"task": task}))
+    return sources.configuration([*found, sources.Source(options)], trust_env=trust_env)
+
+
+def _is_source(start: Any) -> bool:
+    """Whether it is a configuration or the path of one, and not the name of a task."""
+    return isinstance(start, Config | Mapping | Path) or (isinstance(start, str) and start.endswith(".toml"))
+
+
+def _source(start: Any) -> sources.Source:
+    if isinstance(start, Config):
+        return sources.from_config(start, "config")
+    if isinstance(start, Mapping):
+        return sources.from_mapping(start)
+    if isinstance(start, str | Path):
+        return sources.from_toml(start)
+    raise InputError(f"config: {shown(start)} is not allowed; allowed: a Config, a mapping, or the path of a TOML file")
 
 
 def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, trust_env: bool = False, **options: Any) -> Run:
@@ -63,8 +106,8 @@ def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, trust_env
 
 def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> Run:
     log_to_stderr_by_default()
-    shown = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
-    return run(config, path, shown, resume=resume, log=parse(log))
+    progress = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
+    return run(config, path, progress, resume=resume, log=parse(log))
 
 
 def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:

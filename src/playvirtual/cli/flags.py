@@ -10,12 +10,12 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
 from playvirtual.config.schema import Config
+from playvirtual.config.sources import GROUPS, NAMES
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
-NAMED_ELSEWHERE = ("task", "method", "preset")  # arguments of the commands themselves
-GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
+NAMED_ELSEWHERE = NAMES  # arguments of the commands themselves
 
 
 def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collection[str] = NAMED_ELSEWHERE) -> None:
@@ -52,7 +52,7 @@ def _as_text(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
+    return str(value).lower() if isinstance(value, bool | None) else str(value) or "none"
 
 
 def _placeholder(kind: Any) -> str:
@@ -60,7 +60,7 @@ def _placeholder(kind: Any) -> str:
         return "{" + ",".join(get_args(kind)) + "}"
     if get_origin(kind) is tuple:
         return "N,N,…"
-    return {int: "N", float: "X", bool: "true|false"}.get(kind, "TEXT")
+    return {int: "N", float: "X", float | None: "X", bool: "true|false"}.get(kind, "TEXT")
 
 
 class Parser(argparse.ArgumentParser):

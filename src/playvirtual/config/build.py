@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from playvirtual import envs
 from playvirtual.config import registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
-from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.config.schema import PRESETS, Config, validated, with_defaults
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import leaves
@@ -36,8 +36,12 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
-    config = with_values(config, options)
-    envs.check_options(task, config.environment)
+    return complete(with_defaults(config, options))
+
+
+def complete(config: Config) -> Config:
+    """The same configuration; raises where its options do not fit together, to its task, or to its number of steps."""
+    envs.check_options(config.task, validated(config).environment)
     return _check_learns(config)
 
 

@@ -15,6 +15,7 @@ from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
+NOTES = ("versions", "extended")  # what a run's config.json has beside its options
 Shape = tuple[int, int, int]  # (C, H, W)
 LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
 
@@ -225,6 +226,15 @@ class Config:
     encoder_from: str = option(
         "a run folder whose encoder is loaded and kept frozen, for RL alone; empty: none", default=""
     )
+    init_from: str = option(
+        "a run folder or an export whose network weights the agent starts with, with new optimizers and replay; "
+        "empty: none",
+        default="",
+    )
+    stop_at_score: float | None = option(
+        "the run ends at the first evaluation whose mean return reaches this; none: it takes all its steps",
+        default=None,
+    )
 
     @property
     def frames_per_step(self) -> int:
@@ -376,11 +386,11 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are ignored."""
+    """The configuration that `to_dict` wrote; what a run folder adds to it (`NOTES`) is ignored."""
     if not isinstance(kind := data.get("agent_kind"), str):
         raise InputError("config.json: the field 'agent_kind' is missing, or no name of an agent")
     agent = registry.agent(kind).config
-    own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
+    own = {name: value for name, value in data.items() if name not in ("agent_kind", *NOTES)}
     return validated(_from_dict(Config, own, agent))
 
 

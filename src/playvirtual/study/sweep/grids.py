@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
 from playvirtual.config.schema import Config, to_dict
-from playvirtual.errors import InputError, shown_text, unknown
+from playvirtual.errors import InputError, unknown
 from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 
@@ -209,11 +208,7 @@ def check_trusted_suites(grid: Experiment, *, trust_env: bool) -> None:
 
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
-    data = files.read(path, "experiment", files.RECORD_BYTES)
-    try:
-        record = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"experiment: {str(path)!r} is not TOML: {shown_text(str(error))}") from None
+    record = files.read_toml(path, "experiment")
     return {"rows": record.pop("row", None), **record}
 
 
