@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from playvirtual.config.registry import register_agent, register_method, register_sampler
     from playvirtual.config.schema import AgentConfig, Config
     from playvirtual.envs.registry import register_env
-    from playvirtual.errors import InputError, Interrupted, RunError
+    from playvirtual.errors import InputError, Interrupted, RunError, StopTraining
     from playvirtual.method import SelfPrediction, VirtualTrajectories
     from playvirtual.options import option
+    from playvirtual.training.callbacks import Callback, CheckpointEvent, EvaluationEvent, StepEvent
     from playvirtual.training.runner import Run
 
 __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "AgentConfig",
+    "Callback",
+    "CheckpointEvent",
     "Config",
+    "EvaluationEvent",
     "InputError",
     "Interrupted",
     "Measurement",
@@ -36,6 +40,8 @@ __all__ = [
     "RunError",
     "Schedule",
     "SelfPrediction",
+    "StepEvent",
+    "StopTraining",
     "Update",
     "UpdatePattern",
     "VirtualTrajectories",
@@ -57,7 +63,8 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("Agent", "Schedule", "Update", "UpdatePattern"), "playvirtual.agents.agent"),
     **dict.fromkeys(("benchmark", "configure", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
-    **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
+    **dict.fromkeys(("InputError", "Interrupted", "RunError", "StopTraining"), "playvirtual.errors"),
+    **dict.fromkeys(("Callback", "CheckpointEvent", "EvaluationEvent", "StepEvent"), "playvirtual.training.callbacks"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
     **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),

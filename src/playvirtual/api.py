@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
+from playvirtual.training.callbacks import Callback
 from playvirtual.training.evaluation import Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
@@ -42,6 +43,7 @@ def train(
     log: str = "none",
     quiet: bool = False,
     trust_env: bool = False,
+    callbacks: Sequence[Callback | Any] = (),
     **options: Any,
 ) -> Run:
     """Trains an agent and scores it. `options` are method, preset, and fields of the configuration: seed, steps, K, …
@@ -51,11 +53,12 @@ def train(
     single options. `trust_env` allows to import the module that a file's task names (gym/module:Name-v0).
 
     With `resume` a run that was stopped resumes where it was, and one that was never started starts. `log` names
-    loggers beside the run folder: "tensorboard", "wandb" or both with a comma.
+    loggers beside the run folder: "tensorboard", "wandb" or both with a comma. `callbacks` are called after steps,
+    evaluations and checkpoints (see `Callback`); they belong to this call, not to the configuration.
     """
     chosen = configure(task, config=config, like=like, trust_env=trust_env, **options)
     path = Path(run_dir) if run_dir is not None else default_path(chosen)
-    return _run(chosen, path, resume=resume, log=log, quiet=quiet)
+    return _run(chosen, path, resume=resume, log=log, quiet=quiet, callbacks=callbacks)
 
 
 def configure(
@@ -93,21 +96,32 @@ def _source(start: Any) -> sources.Source:
     raise InputError(f"config: {shown(start)} is not allowed; allowed: a Config, a mapping, or the path of a TOML file")
 
 
-def resume(path: RunOrPath, *, log: str = "none", quiet: bool = False, trust_env: bool = False, **options: Any) -> Run:
-    """Resumes the run in that folder; `options`, if any, must be those it was started with, but for `device`.
+def resume(
+    path: RunOrPath,
+    *,
+    log: str = "none",
+    quiet: bool = False,
+    trust_env: bool = False,
+    callbacks: Sequence[Callback | Any] = (),
+    **options: Any,
+) -> Run:
+    """Resumes the run in that folder; `options`, if any, must be those it was started with.
 
+    What may differ is `device`, `stop_at_score`, and `steps`: with more of them a run, finished or not, is extended.
     `trust_env` allows to import the module that the folder's task names (gym/module:Name-v0).
     """
     folder = _open(path)
     config = with_values(folder.config(), options)
     _check_trusted(path, config, trust_env=trust_env)
-    return _run(config, folder.path, resume=True, log=log, quiet=quiet)
+    return _run(config, folder.path, resume=True, log=log, quiet=quiet, callbacks=callbacks)
 
 
-def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> Run:
+def _run(
+    config: Config, path: Path, *, resume: bool, log: str, quiet: bool, callbacks: Sequence[Callback | Any]
+) -> Run:
     log_to_stderr_by_default()
     progress = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
-    return run(config, path, progress, resume=resume, log=parse(log))
+    return run(config, path, progress, resume=resume, log=parse(log), callbacks=callbacks)
 
 
 def load(path: RunOrPath, device: str | torch.device = "auto") -> Agent:

@@ -54,6 +54,9 @@ def killed_and_resumed(path: Path, log: str, at: int = 92) -> None:
             if done == at:
                 raise ConnectionError  # any unexpected error
 
+        def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+            pass
+
         def close(self) -> None:
             pass
 

@@ -81,7 +81,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="a TOML file with any options by the names of these flags (task and method too); flags given beside it win",
+        help="a TOML file with any options by the names of these flags (task, method too); flags given beside it win",
     )
     parser.add_argument(
         "--like",
@@ -261,7 +261,8 @@ def _train(options: argparse.Namespace) -> int:
         run = resume(options.resume, trust_env=options.trust_env, **common, **given)
     else:
         run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **start, **common, **given)
-    show(f"{run_summary(run.config, run.returns)}\nrun folder: {run.path}")
+    early = f"\nstopped early: {run.stopped}" if run.stopped else ""
+    show(f"{run_summary(run.config, run.returns)}{early}\nrun folder: {run.path}")
     return 0
 
 

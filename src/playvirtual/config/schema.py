@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_type_hints
 
@@ -394,17 +394,19 @@ def from_dict(data: Mapping[str, Any]) -> Config:
     return validated(_from_dict(Config, own, agent))
 
 
-def differences(a: Config, b: Config) -> list[str]:
+def differences(a: Config, b: Config, without: Collection[str] = ()) -> list[str]:
     """The fields in which two configurations differ, as `name: value in a → value in b`.
 
-    The device is left out: a run may be resumed on another card, or without any.
+    Left out are the fields in `without` and the device: a run may be resumed on another card, or without any.
     """
     if type(a.agent) is not type(b.agent):
         if a.task != b.task:
             return [f"task: {a.task!r} → {b.task!r}"]
         return [f"agent: {registry.agent_of(a.agent).name!r} → {registry.agent_of(b.agent).name!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
-    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
+    return [
+        f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name not in ("device", *without)
+    ]
 
 
 def _from_dict(cls: Any, data: Any, agent: Any, group: str = "") -> Any:

@@ -11,16 +11,18 @@ from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 LONGEST_NOTE = "return -1000.0, score -1000.0"
 SHORTEST, LONGEST_BAR = 10, 40  # characters: the shortest useful title or bar, and the longest bar
@@ -37,6 +39,10 @@ class Display(Protocol):
         """`done` steps are done; the note has the newest results."""
         ...
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        """So many of an evaluation's episodes have ended; its envs have taken `steps` steps together."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -46,9 +52,17 @@ class Rate:
     def __init__(self, done: int, window: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
         self._window, self._now = window, now
         self._seen = deque([(now(), done)])
+        self._paused = 0.0  # since when; 0: it is not
+
+    def pause(self) -> None:
+        """The time until the next call is not one of training."""
+        self._paused = self._paused or self._now()
 
     def __call__(self, done: int) -> float:
         now = self._now()
+        if self._paused:
+            self._seen = deque((then + now - self._paused, before) for then, before in self._seen)
+            self._paused = 0.0
         if now - self._seen[-1][0] >= 0.5:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
@@ -75,6 +89,7 @@ class Bar:
         console = console or Console()
         self._progress = Progress(*_columns(title, total, console.width), console=console)
         self._title, self._total, self._now = title, total, now
+        self._evaluation: TaskID | None = None  # the row of an evaluation, while there is one
 
     def begin(self, done: int) -> None:
         self._rate = Rate(done, now=self._now)
@@ -82,7 +97,18 @@ class Bar:
         self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
         self._progress.start()
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        self._rate.pause()
+        if self._evaluation is None:
+            self._evaluation = self._progress.add_task("evaluation", total=episodes, note="", rate="")
+            self._evaluation_rate = Rate(0, now=self._now)
+        rate = per_second(self._evaluation_rate(steps))
+        self._progress.update(self._evaluation, completed=ended, note=f"{steps} steps played", rate=rate)
+
     def step(self, done: int, note: str) -> None:
+        if self._evaluation is not None:
+            self._progress.remove_task(self._evaluation)
+            self._evaluation = None
         self._progress.update(self._task, completed=done, note=note, rate=per_second(self._rate(done)))
 
     def close(self) -> None:
@@ -94,11 +120,23 @@ def _columns(title: str, total: int, width: int) -> list[ProgressColumn]:
     room = width - len(f" {total}/{total} 12345/s eta 0:00:00 {LONGEST_NOTE}")
     shown = title if len(title) <= room else f"{title[: room - 1]}…" if room >= SHORTEST else ""
     room -= len(shown) + 1
-    columns: list[ProgressColumn] = [TextColumn(f"[bold]{escape(shown)}")] if shown else []
+    columns: list[ProgressColumn] = [_Title(shown)] if shown else []
     columns += [BarColumn(min(room - 1, LONGEST_BAR))] if room > SHORTEST else []
     columns += [MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
     columns += [TimeElapsedColumn()] if room > LONGEST_BAR + len(" 0:00:00") else []
     return [*columns, TextColumn("eta"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
+
+
+class _Title(ProgressColumn):
+    """The title of the run, or the word "evaluation" in its place."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def render(self, task: Task) -> Text:
+        shown = task.description if task.description == "evaluation" else self._title
+        return Text(shown[: len(self._title)].rjust(len(self._title)) if shown != self._title else shown, "bold")
 
 
 class Lines:
@@ -119,6 +157,13 @@ class Lines:
             parts = [f"{done}/{self._total} steps", per_second(rate), f"{left} left", *([note] if note else [])]
             print(f"{self._title}: {', '.join(parts)}", flush=True)
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        self._rate.pause()
+        now = time.monotonic()
+        if now - self._last >= self._every:
+            self._last = now
+            print(f"{self._title}: evaluation, {ended}/{episodes} episodes ended, {steps} steps played", flush=True)
+
     def close(self) -> None:
         pass
 
@@ -130,6 +175,9 @@ class Silent:
         pass
 
     def step(self, done: int, note: str) -> None:
+        pass
+
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
         pass
 
     def close(self) -> None:
@@ -149,6 +197,10 @@ class SilentAfterError:
     def step(self, done: int, note: str) -> None:
         with self._silencing_errors():
             self._shown.step(done, note)
+
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        with self._silencing_errors():
+            self._shown.evaluation(ended, episodes, steps)
 
     def close(self) -> None:
         with self._silencing_errors():

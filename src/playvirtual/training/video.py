@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,9 +67,15 @@ class Recorder:
 
     def save_gif(self, path: Path, frames_per_second: float = 10.0) -> None:
         """Writes the frames as an endless GIF."""
-        images = [Image.fromarray(frame) for frame in self.frames]
         path.parent.mkdir(parents=True, exist_ok=True)
-        images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / frames_per_second), loop=0)
+        path.write_bytes(self.gif(frames_per_second))
+
+    def gif(self, frames_per_second: float = 10.0, most: int | None = None) -> bytes:
+        """The frames, at most the first `most`, as an endless GIF."""
+        first, *rest = [Image.fromarray(frame) for frame in self.frames[:most]]
+        file, duration = io.BytesIO(), round(1000 / frames_per_second)
+        first.save(file, "GIF", save_all=True, append_images=rest, duration=duration, loop=0)
+        return file.getvalue()
 
 
 def _bars(pen: ImageDraw.ImageDraw, heights: npt.NDArray[np.generic], top: int, width: int, marked: int) -> None:

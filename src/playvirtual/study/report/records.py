@@ -12,8 +12,9 @@ from playvirtual import files
 from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
 from playvirtual.options import LARGEST_INT
-from playvirtual.runs import jsonl
+from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
+from playvirtual.runs.stopped import Stopped
 from playvirtual.study.probes.records import probed_dynamics_mse
 from playvirtual.study.settings import changes
 from playvirtual.study.text import plural
@@ -45,6 +46,7 @@ class Record:
     versions: dict[str, str]
     videos: tuple[Path, ...]
     dynamics_mse: float | None = None  # what `playvirtual probe` recorded for the finished agent
+    stopped: Stopped | None = None  # how it ended before its last step, by its score or by a callback
     damage: tuple[str, ...] = ()  # lines of its JSONL logs that were left out
 
     @property
@@ -111,6 +113,7 @@ def read(path: Path) -> Record:
         versions={str(k): str(v) for k, v in files.as_record(config.get("versions", {})).items()},
         videos=_videos(path, damage),
         dynamics_mse=probed_dynamics_mse(path, steps),
+        stopped=stopped.read(path),
         damage=tuple(damage),
     )
 

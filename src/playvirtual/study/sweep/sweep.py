@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from playvirtual import files
 from playvirtual.config.schema import differences, from_dict
 from playvirtual.errors import InputError
-from playvirtual.runs import jsonl
+from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines.engine import Engine, Outcome
 from playvirtual.study.probes.records import is_probed
@@ -66,6 +66,7 @@ def state(job: Job) -> State:
     try:
         record, evaluations = RunFolder(job.path).record(), jsonl.lines(job.path, "evaluations")
         finished = bool(evaluations) and evaluations[-1]["step"] >= job.config.steps
+        finished = finished or stopped.read(job.path) is not None
         changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
     except ValueError as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
