@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playvirtual.agents.agent import Agent, Schedule, Update, UpdatePattern
-    from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train
+    from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train, video
     from playvirtual.bench.measure import Measurement
     from playvirtual.config.build import build
     from playvirtual.config.registry import register_agent, register_method, register_sampler
@@ -58,11 +58,14 @@ __all__ = [
     "register_sampler",
     "resume",
     "train",
+    "video",
 ]
 
 _MODULES = {
     **dict.fromkeys(("Agent", "Schedule", "Update", "UpdatePattern"), "playvirtual.agents.agent"),
-    **dict.fromkeys(("benchmark", "configure", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
+    **dict.fromkeys(
+        ("benchmark", "configure", "evaluate", "export", "load", "resume", "train", "video"), "playvirtual.api"
+    ),
     **dict.fromkeys(("InputError", "Interrupted", "RunError", "StopTraining"), "playvirtual.errors"),
     **dict.fromkeys(("Callback", "CheckpointEvent", "EvaluationEvent", "StepEvent"), "playvirtual.training.callbacks"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),

@@ -1,10 +1,10 @@
-"""The Python entry points: train, configure, resume, evaluate, load, export, benchmark."""
+"""The Python entry points: train, configure, resume, evaluate, video, load, export, benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,12 +23,14 @@ from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, rea
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
 from playvirtual.training.callbacks import Callback
-from playvirtual.training.evaluation import Watcher, evaluation_policy
+from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.progress import display
 from playvirtual.training.runner import Run, run
+from playvirtual.training.video import film
 
+MOST_FILMED = 25  # episodes side by side
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
 Start = str | Path | Mapping[str, Any] | Config  # a task, or a configuration: itself, as a mapping or a TOML file
 
@@ -153,13 +155,69 @@ def evaluate(
     seed: int | None = None,
     device: str | torch.device = "auto",
     watcher: Watcher | None = None,
+    progress: Progress | None = None,
     trust_env: bool = False,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
 
-    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `trust_env` allows
-    to import the module that the folder's task names (gym/module:Name-v0).
+    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `progress` is
+    called with the episodes that have ended and the steps so far. `trust_env` allows to import the module that the
+    folder's task names (gym/module:Name-v0).
     """
+    played = _player(path, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
+    with torch.no_grad():
+        return evaluate_policy(
+            played.policy,
+            played.config,
+            episodes=played.config.evaluation.eval_episodes,
+            seed=played.config.seed,
+            step=played.step,
+            watcher=watcher,
+            progress=progress,
+        )
+
+
+def video(
+    path: RunOrPath,
+    out: str | Path | None = None,
+    *,
+    episodes: int = 4,
+    frames: int = 1_000,
+    seed: int | None = None,
+    device: str | torch.device = "auto",
+    trust_env: bool = False,
+) -> tuple[Path, list[float]]:
+    """Films episodes of a run's newest checkpoint side by side; returns the file and the episodes' returns.
+
+    `out` is the file's name without its ending, by default one in the run's folder `videos`. At most `frames` frames of
+    each episode are shown.
+    """
+    for name, value, most in (("episodes", episodes, MOST_FILMED), ("frames", frames, LARGEST_INT)):
+        if not 1 <= coerce(name, int, value) <= most:
+            raise InputError(f"{name}: {value} is not allowed; allowed: 1 to {most}")
+    played = _player(path, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
+    given = {"episodes": episodes, "seed": played.config.seed, "step": played.step, "limit": frames}
+    with torch.no_grad():
+        recorder, returns = film(played.agent, played.policy, played.config, **given)
+    target = Path(out) if out else played.folder / "videos" / f"episodes-{episodes}-seed-{played.config.seed}"
+    with writing("out" if out else "video", target):
+        return recorder.save(target), returns
+
+
+class _Player(NamedTuple):
+    """A trained agent with what its evaluation needs."""
+
+    folder: Path
+    config: Config
+    agent: Agent
+    policy: Policy
+    step: int
+
+
+def _player(
+    path: RunOrPath, *, episodes: int | None, seed: int | None, device: str | torch.device, trust_env: bool
+) -> _Player:
+    """The agent of a run or an export, with its configuration for so many episodes of that seed."""
     folder = _open(path)
     if episodes is not None and not 1 <= coerce("episodes", int, episodes) <= LARGEST_INT:
         raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
@@ -170,15 +228,7 @@ def evaluate(
     agent = load_agent(config, source, device)
     step = read_step(source)
     policy = evaluation_policy(AsyncPolicy(agent, cudagraph=config.compile != "off"), config, step)
-    with torch.no_grad():
-        return evaluate_policy(
-            policy,
-            config,
-            episodes=config.evaluation.eval_episodes,
-            seed=config.seed,
-            step=step,
-            watcher=watcher,
-        )
+    return _Player(folder.path, config, agent, policy, step)
 
 
 def _check_trusted(run: RunOrPath, config: Config, *, trust_env: bool) -> None:

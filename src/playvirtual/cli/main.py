@@ -13,6 +13,7 @@ from playvirtual.cli.flags import Parser, no_task, unknown_flag
 from playvirtual.cli.list import add_list
 from playvirtual.cli.study import add_probe, add_report, add_sweep
 from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
+from playvirtual.cli.video import add_video
 from playvirtual.config.schema import option_of_other_agent
 from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, shown, unknown
 from playvirtual.messages import log_to_stderr, replace_unencodable, say
@@ -22,6 +23,7 @@ examples:
   playvirtual train toy/catch                             train PlayVirtual on a toy, minutes on a laptop's CPU
   playvirtual train atari/pong --seed 3                   100k steps of Atari, minutes on a GPU
   playvirtual evaluate RUN --video                        score a run's agent again, with a video
+  playvirtual video RUN --episodes 4                      film four episodes side by side
   playvirtual sweep minatar --seeds 5 --out runs/minatar  RL, SPR and PlayVirtual on five games
   playvirtual report runs/minatar --out report            tables, statistics and plots on one page
 `playvirtual COMMAND --help` explains a command; `playvirtual list tasks` shows what can be played."""
@@ -81,6 +83,7 @@ def _parser(words: Sequence[str]) -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     add_train(commands, words)
     add_evaluate(commands)
+    add_video(commands)
     add_export(commands)
     add_bench(commands, words)
     add_list(commands)

@@ -131,8 +131,9 @@ def add_evaluate(commands: Any) -> None:
         "--video",
         action="store_true",
         help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
-        "MP4 with the extra `video` installed, else GIF",
+        "MP4 with the extra `video` installed, else GIF; `playvirtual video` films several episodes side by side",
     )
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
     add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
 
@@ -270,15 +271,24 @@ def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
     from playvirtual.runs.folder import RunFolder
     from playvirtual.study.scores import run_summary
+    from playvirtual.training.progress import showing_evaluation
     from playvirtual.training.video import Recorder
 
     config = RunFolder.open(options.path).config()
     check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
-    returns = evaluate(
-        options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
-    )
+    total = config.evaluation.eval_episodes if episodes is None else episodes
+    with showing_evaluation(f"{config.task} evaluation", total, quiet=options.quiet) as progress:
+        returns = evaluate(
+            options.path,
+            episodes=episodes,
+            seed=seed,
+            device=options.device,
+            watcher=recorder,
+            progress=progress,
+            trust_env=options.trust_env,
+        )
     show(run_summary(config, returns))
     if recorder is not None:
         video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"

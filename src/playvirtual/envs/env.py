@@ -84,6 +84,13 @@ class ResetsInBackground(Protocol):
     def prepare_reset(self, seed: int) -> None: ...
 
 
+def action_names(env: VectorEnv) -> tuple[str, ...]:
+    """The names of an environment's discrete actions, where it has an attribute `action_names`; else none."""
+    names = getattr(env, "action_names", ())
+    count = int(env.action_space.n) if isinstance(env.action_space, spaces.Discrete) else 0
+    return tuple(map(str, names)) if len(names) == count else ()
+
+
 def describe_space(space: ActionSpace) -> dict[str, Any]:
     """The space as JSON can hold it: the number of actions, or the bounds of a box."""
     if isinstance(space, spaces.Discrete):

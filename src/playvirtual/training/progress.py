@@ -214,6 +214,24 @@ class SilentAfterError:
             self._shown = Silent()
 
 
+@contextmanager
+def showing_evaluation(title: str, episodes: int, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """What an evaluation calls with its progress: a bar on a terminal, elsewhere a line now and then."""
+    if quiet or sys.stdout is None:
+        yield None
+        return
+    live = sys.stdout.isatty()
+    shown = SilentAfterError(Bar(title, episodes) if live else Lines(title, episodes))
+    shown.begin(0)
+    try:
+        if live:
+            yield lambda ended, steps: shown.step(ended, f"{steps} steps played")
+        else:
+            yield lambda ended, steps: shown.evaluation(ended, episodes, steps)
+    finally:
+        shown.close()
+
+
 def display(title: str, total: int, *, quiet: bool) -> Display:
     """A bar on a terminal, plain lines elsewhere, nothing when `quiet` or without a stdout."""
     if quiet or sys.stdout is None:
