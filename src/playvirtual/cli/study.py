@@ -129,7 +129,8 @@ def add_report(commands: Any) -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument("--out", default="report", metavar="DIR", help="where the report goes (default: report)")
-    parser.add_argument("--title", default="Study report", metavar="TEXT", help="the page's title")
+    title = "the page's title (default: that of the grid of your own that all runs are of, else Study report)"
+    parser.add_argument("--title", metavar="TEXT", help=title)
     parser.set_defaults(run=_report)
 
 
@@ -182,6 +183,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     chosen = engine.make_engine(*where)
     with writing("out", Path(options.out)):
         make_folder(Path(options.out))
+        grids.record_labels(options.experiment, Path(options.out), jobs)
     result = sweep(jobs, chosen, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)

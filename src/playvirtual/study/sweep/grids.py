@@ -13,6 +13,7 @@ from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
 from playvirtual.config.schema import Config, to_dict
 from playvirtual.errors import InputError, unknown
+from playvirtual.study import grid_record
 from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 
@@ -98,6 +99,15 @@ def planned_jobs(
     grid = select(whole, rows)
     tasks = chosen_tasks(grid, suite_names, trust_env=trust_env)
     return jobs(grid, tasks, seeds, out, preset=preset, options=options)
+
+
+def record_labels(experiment_name: str, out: Path, planned: Sequence[Job]) -> None:
+    """Writes the title and the labels of a grid of one's own beside its runs, for their report."""
+    if experiment_name in EXPERIMENTS:
+        return
+    grid = load(experiment_name)
+    own = {row.label for row in grid.rows}
+    grid_record.write(out, grid.name, grid.title, [(job.path, job.label) for job in planned if job.label in own])
 
 
 def jobs(
