@@ -34,7 +34,7 @@ LOSS_NAMES = {  # in the order of the columns
     "loss_cyc": "cycle loss, Eq. 4",
     "lambda_cyc": "λ_cyc",
 }
-MARKS = {"unfinished": "o", "stopped": "X"}  # at the end of a run that is not finished, or was stopped early
+MARKS = {"unfinished": "o", "stopped": "x"}  # at the end of a run that is not finished, or was stopped early
 
 Shown = Literal["evaluations", "training"]
 
@@ -146,6 +146,8 @@ def _metrics(run: Record) -> dict[str, Curve]:
     """Name → curve of the losses and λ_cyc in metrics.jsonl."""
     lines = jsonl.lines(run.path, "metrics")
     found = {name: [(m["step"], float(m[name])) for m in lines if files.is_number(m.get(name))] for name in LOSS_NAMES}
+    if not any(value for _, value in found["loss_cyc"]):  # SPR and RL have no cycle, whose weight would mean nothing
+        found |= {"loss_cyc": [], "lambda_cyc": []}
     return {name: thinned(curve) for name, curve in found.items() if curve}
 
 
@@ -195,13 +197,13 @@ def _draw_single(axes: Axes, curve: Curve, look: Look, setting: Setting, marked:
     axes.plot(*zip(*curve, strict=True), color=colour, ls=look.dash[setting], lw=0.9, alpha=0.8)
     if marked is not None:
         mark = MARKS["stopped" if marked.stopped else "unfinished"]
-        axes.plot(*curve[-1], mark, color=colour, mfc="white", ms=5, mew=1.1)
+        axes.plot(*curve[-1], mark, color=colour, mfc="white", ms=5, mew=1.3)
     return True
 
 
 def _marks(section: Section) -> list[tuple[Line2D, str]]:
     """The entries of the legend for the marks that the section's plots have."""
-    style = {"color": "#555555", "lw": 0.9, "mfc": "white", "ms": 5, "mew": 1.1}
+    style = {"color": "#555555", "lw": 0.9, "mfc": "white", "ms": 5, "mew": 1.3}
     found = []
     if any(not run.stopped for run in section.unfinished):
         found.append((Line2D([], [], marker=MARKS["unfinished"], **style), "not finished"))  # type: ignore[arg-type]

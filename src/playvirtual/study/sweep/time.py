@@ -15,7 +15,7 @@ from playvirtual.runs import jsonl
 from playvirtual.study.sweep.grids import Job
 from playvirtual.study.text import duration
 
-ESTIMATE_EVERY = 15.0  # seconds between two estimates of a running sweep
+ESTIMATE_EVERY = 5.0  # seconds between two estimates of a running sweep
 NAME = "sweep.json"  # in a run folder: the seconds of a run that one process made, including its start-up
 
 Source = Literal["finished runs", "started runs", "other rows"]
