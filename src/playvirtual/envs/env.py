@@ -88,7 +88,7 @@ def action_names(env: VectorEnv) -> tuple[str, ...]:
     """The names of an environment's discrete actions, where it has an attribute `action_names`; else none."""
     names = getattr(env, "action_names", ())
     count = int(env.action_space.n) if isinstance(env.action_space, spaces.Discrete) else 0
-    return tuple(map(str, names)) if len(names) == count else ()
+    return tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == count else ()
 
 
 def describe_space(space: ActionSpace) -> dict[str, Any]:

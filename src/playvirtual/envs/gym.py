@@ -43,6 +43,7 @@ class GymEnv:
         self._grayscale = grayscale
         self._observation: Any = None
         self.time_limit = _time_limit(env)
+        self.action_names = getattr(env.unwrapped, "action_names", ())
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
         self._highest = _highest(env.observation_space) if self._sees_observations else 255
         with _in_one_line(task, "be reset"):

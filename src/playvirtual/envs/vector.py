@@ -63,7 +63,7 @@ class SyncVectorEnv:
         self.num_envs = len(envs)
         self.frame_shape = envs[0].frame_shape
         self.action_space = envs[0].action_space
-        self.action_names: tuple[str, ...] = tuple(getattr(envs[0], "action_names", ()))
+        self.action_names: Sequence[str] = getattr(envs[0], "action_names", ())
         self._envs = list(envs)
         self._action_repeat = action_repeat
         self._max_frames = max_frames
