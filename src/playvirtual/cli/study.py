@@ -162,6 +162,8 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.study.sweep.sweep import check_retries, sweep
 
     fields = given_fields(options)
+    if "init_from" in fields:  # a run may be carried out in another working directory
+        fields["init_from"] = str(Path(fields["init_from"]).resolve())
     where = (options.engine, vars(options), fields.get("device", "auto"))
     engine.check_options(*where)
     retries = check_retries(coerce("retries", int, options.retries))

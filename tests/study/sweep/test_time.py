@@ -78,7 +78,7 @@ def test_a_run_that_does_not_learn_yet_tells_nothing(tmp_path: Path) -> None:
 def test_the_time_left_of_a_running_sweep(tmp_path: Path) -> None:
     """RL took 10 s; SPR runs at 0.04 s a step with 750 left; PlayVirtual has the mean of both, 0.025 s a step."""
     of = {job.config.method: job for job in grid(tmp_path, seeds=1)}
-    clock = iter([0.0, 0.0, 1.0, 20.0, 20.0])
+    clock = iter([0.0, 0.0, 1.0, 20.0, 20.0, 40.0, 40.0])
     left = TimeLeft([], now=lambda: next(clock))
     assert left.text([], list(of.values())) == ""
     write(of["rl"], [(STEPS, 10.0)], finished=True)
@@ -86,6 +86,7 @@ def test_the_time_left_of_a_running_sweep(tmp_path: Path) -> None:
     left.ended(of["rl"])
     assert left.text([of["spr"]], [of["playvirtual"]]) == ""  # within seconds nothing is read again
     assert left.text([of["spr"]], [of["playvirtual"]]) == "about 55 s left"
+    assert left.text([of["spr"], of["playvirtual"]], []) == "about 30 s left"  # both at a time: as long as the longer
 
 
 def test_the_time_left_says_when_a_task_is_unknown(tmp_path: Path) -> None:
