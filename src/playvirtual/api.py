@@ -22,7 +22,6 @@ from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_step
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
-from playvirtual.training.callbacks import Callback
 from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
@@ -45,7 +44,7 @@ def train(
     log: str = "none",
     quiet: bool = False,
     trust_env: bool = False,
-    callbacks: Sequence[Callback | Any] = (),
+    callbacks: Sequence[object] = (),
     **options: Any,
 ) -> Run:
     """Trains an agent and scores it. `options` are method, preset, and fields of the configuration: seed, steps, K, …
@@ -75,7 +74,8 @@ def configure(
     found = []
     if like is not None:
         folder = _open(like)
-        found.append(sources.from_config(folder.config(), f"like: {str(folder.path)!r}"))
+        foreign = not isinstance(like, Run)
+        found.append(sources.from_config(folder.config(), f"like: {str(folder.path)!r}", foreign=foreign))
     if config is not None:
         found.append(_source(config))
     if task is not None:
@@ -90,7 +90,7 @@ def _is_source(start: Any) -> bool:
 
 def _source(start: Any) -> sources.Source:
     if isinstance(start, Config):
-        return sources.from_config(start, "config")
+        return sources.from_config(start)
     if isinstance(start, Mapping):
         return sources.from_mapping(start)
     if isinstance(start, str | Path):
@@ -104,7 +104,7 @@ def resume(
     log: str = "none",
     quiet: bool = False,
     trust_env: bool = False,
-    callbacks: Sequence[Callback | Any] = (),
+    callbacks: Sequence[object] = (),
     **options: Any,
 ) -> Run:
     """Resumes the run in that folder; `options`, if any, must be those it was started with.
@@ -118,9 +118,7 @@ def resume(
     return _run(config, folder.path, resume=True, log=log, quiet=quiet, callbacks=callbacks)
 
 
-def _run(
-    config: Config, path: Path, *, resume: bool, log: str, quiet: bool, callbacks: Sequence[Callback | Any]
-) -> Run:
+def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool, callbacks: Sequence[object]) -> Run:
     log_to_stderr_by_default()
     progress = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
     return run(config, path, progress, resume=resume, log=parse(log), callbacks=callbacks)

@@ -119,6 +119,13 @@ def test_flags_win_over_the_file_and_help_knows_its_task(tmp_path: Path, capsys:
     assert pv.configure(tmp_path / "printed.toml") == build("toy/reach", K=4, seed=8, crop_size=9)
 
 
+def test_a_module_that_the_user_names_is_trusted() -> None:
+    """A mapping is written by the user: that its module is not there is what is wrong with it."""
+    with pytest.raises(pv.InputError, match="my_envs") as caught:
+        pv.configure({"task": "gym/my_envs:Tiny-v0"})
+    assert "trust" not in str(caught.value)
+
+
 @pytest.mark.parametrize("start", [3, b"toy/catch", ["toy/catch"]])
 def test_what_is_no_configuration_is_refused(start: Any) -> None:
     with pytest.raises(pv.InputError, match=r"task: .* is not allowed; allowed: a name"):

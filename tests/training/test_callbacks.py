@@ -74,7 +74,7 @@ def test_callbacks_are_told_everything_and_change_nothing(whole: Path, tmp_path:
     assert (last.score, last.returns, last.video) == (run.score, run.returns, None)
 
 
-@pytest.mark.parametrize(("method", "step"), [("on_step", 63), ("on_evaluation", 50), ("on_checkpoint", 80)])
+@pytest.mark.parametrize(("method", "step"), [("on_step", 63), ("on_evaluation", 50)])
 def test_an_exception_ends_the_run_with_a_checkpoint_of_its_step(
     method: str, step: int, whole: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from playvirtual.cli.flags import (
 from playvirtual.config.build import base, method_names
 from playvirtual.config.registry import agent_of
 from playvirtual.config.schema import PRESETS, Config
-from playvirtual.config.sources import NAMES, Source, from_config, from_toml, names, to_toml
+from playvirtual.config.sources import NAMES, Source, check_trusted_task, from_config, from_toml, names, to_toml
 from playvirtual.envs import check_trusted
 from playvirtual.errors import InputError, writing
 from playvirtual.files import Unreadable
@@ -201,12 +201,11 @@ def _sources(options: argparse.Namespace) -> list[Source]:
     from playvirtual.runs.folder import RunFolder
 
     like, config = getattr(options, "like", None), getattr(options, "config", None)
-    found = [from_config(RunFolder.open(like).config(), f"like: {like!r}")] if like else []
+    found = [from_config(RunFolder.open(like).config(), f"like: {like!r}", foreign=True)] if like else []
     found += [from_toml(config)] if config else []
-    given = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
-    if found and "task" not in given and "task" in names(found):
-        check_trusted(names(found)["task"], found[-1].where, trust_env=options.trust_env)
-    return [*found, Source(given)]
+    found.append(Source({name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}))
+    check_trusted_task(found, trust_env=getattr(options, "trust_env", False))
+    return found
 
 
 def _config_of_run(run: str | bool | None) -> Config | None:

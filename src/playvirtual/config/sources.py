@@ -30,16 +30,17 @@ class Source(NamedTuple):
     values: Mapping[str, Any]
     where: str = ""  # "" for single options, whose errors name the option alone
     config: Config | None = None  # the whole configuration that the values were taken from, if there is one
+    foreign: bool = False  # it is a file, which may be somebody else's
 
 
-def from_config(config: Config, where: str = "") -> Source:
-    """All options of a configuration."""
-    return Source({f.name: value for f, _, value in leaves(config)}, where, config)
+def from_config(config: Config, where: str = "config", *, foreign: bool = False) -> Source:
+    """All options of a configuration; it is foreign if it comes from a run folder that this process has not made."""
+    return Source({f.name: value for f, _, value in leaves(config)}, where, config, foreign)
 
 
 def from_toml(path: Path | str) -> Source:
     """The options in a TOML file, named like the flags of `playvirtual train`, at the top or in tables of groups."""
-    return from_mapping(files.read_toml(Path(path), "config"), f"config: {str(path)!r}")
+    return from_mapping(files.read_toml(Path(path), "config"), f"config: {str(path)!r}")._replace(foreign=True)
 
 
 def from_mapping(values: Mapping[Any, Any], where: str = "config") -> Source:
@@ -105,10 +106,8 @@ def configuration(sources: Sequence[Source], *, trust_env: bool = False) -> Conf
         where = next((source.where for source in reversed(sources) if source.where), "")
         missing = 'task: none is given; allowed: what `playvirtual list tasks` shows, as in task = "toy/catch"'
         raise InputError(f"{where}: {missing}" if where else missing)
-    giver = [source for source in sources if "task" in source.values][-1]
-    if giver.where:
-        envs.check_trusted(chosen["task"], giver.where, trust_env=trust_env)
-    with _naming([giver]):
+    check_trusted_task(sources, trust_env=trust_env)
+    with _naming(sources):
         envs.check(chosen["task"])
     whole = next((s.config for s in reversed(sources) if s.config is not None and _names_of(s.config) == chosen), None)
     config = whole or assemble(**chosen, options={})
@@ -117,6 +116,13 @@ def configuration(sources: Sequence[Source], *, trust_env: bool = False) -> Conf
             config = with_defaults(config, _carried(sources[: number + 1], chosen))
     with _naming(sources):
         return complete(config)
+
+
+def check_trusted_task(sources: Sequence[Source], *, trust_env: bool) -> None:
+    """Raises if the task comes from a file and would execute a module, before it does."""
+    giver = next((source for source in reversed(sources) if "task" in source.values), None)
+    if giver is not None and giver.foreign:
+        envs.check_trusted(names([giver])["task"], giver.where, trust_env=trust_env)
 
 
 def _carried(sources: Sequence[Source], chosen: Mapping[str, str]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def run(
     *,
     resume: bool = False,
     log: Sequence[str] = (),
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[object] = (),
 ) -> Run:
     """Trains to the last step and evaluates; nothing is written if the run cannot start.
 
