@@ -147,7 +147,9 @@ def test_a_run_stops_at_its_score_and_continues_with_another(
     capsys.readouterr()
     again = pv.train("toy/catch", run_dir=path, stop_at_score=-1, resume=True, **options)
     assert (again.stopped, again.returns) == (run.stopped, run.returns)
-    assert "was stopped at step 40 (the mean return" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "was stopped at step 40 (the mean return" in said
+    assert said.endswith("another stop_at_score continues it\n")
     # Without the record, as after a kill before it was written, the same evaluation stops the run again.
     (path / "stopped.json").unlink()
     assert pv.resume(path, quiet=True).stopped == run.stopped

@@ -106,7 +106,8 @@ def _resume(
             return Run(path, config, returns)
         early, own = stopped.read(path), folder.config()
         if early is not None and (own.steps, own.stop_at_score) == (config.steps, config.stop_at_score):
-            logger.info(f"{path} was stopped at step {early.step} ({early.reason}); more steps continue it")
+            further = "more steps continue" if own.stop_at_score is None else "another stop_at_score continues"
+            logger.info(f"{path} was stopped at step {early.step} ({early.reason}); {further} it")
             return Run(path, config, jsonl.returns(path, early.step) or [], early.reason)
         trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
         with closing(Runner(trainer, folder, display, interrupts, loggers, callbacks)) as runner:
