@@ -9,6 +9,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from playvirtual.errors import InputError
+from playvirtual.runs import stopped
 from playvirtual.study import grid_record
 from playvirtual.study.report import learning_curves
 from playvirtual.study.report.records import collect
@@ -193,3 +195,16 @@ def test_two_settings_of_one_label_keep_their_own_names(tmp_path: Path) -> None:
         write(path, path.parent.name, 1, whole())
     grid_record.write(tmp_path, "mine", "Mine", [(path, "same") for path in paths])
     assert [setting.name for setting in only_section(tmp_path).runs] == ["rl", "spr"]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"step": "x", "reason": "y"}', '{"step": 3, "reason": 4}', "\\"])
+def test_a_rotten_record_of_an_early_end_is_named(content: str, tmp_path: Path) -> None:
+    run = write(tmp_path / "runs" / "a", "spr", 1, whole()[:2])
+    (run / "stopped.json").write_text(content)
+    (record,), (problem,) = collect([tmp_path / "runs"])
+    assert record.stopped is None
+    assert problem.kind == "damaged"
+    assert "stopped.json' cannot be read: " in problem.reason
+    with pytest.raises(InputError, match=r"^run: .*stopped.json' cannot be read: ") as caught:
+        stopped.read(run)
+    assert "\n" not in str(caught.value)
