@@ -57,18 +57,18 @@ def lines(run: Path, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("task", "options"), [("toy/catch", CATCH), ("toy/reach", REACH)])
 def test_an_extended_run_is_the_longer_run(task: str, options: dict[str, Any], tmp_path: Path) -> None:
     """Where the first end is one of the longer run's evaluations and lines of metrics, every byte is the same."""
-    pv.train(task, run_dir=tmp_path / "whole", **{**options, "steps": 120})
-    pv.train(task, run_dir=tmp_path / "parts", **{**options, "steps": 80})
+    pv.train(task, run_dir=tmp_path / "whole", **{**options, "steps": 80})
+    pv.train(task, run_dir=tmp_path / "parts", **{**options, "steps": 40})
     before = (tmp_path / "parts" / "evaluations.jsonl").read_bytes()
-    run = pv.resume(tmp_path / "parts", steps=120, quiet=True)
+    run = pv.resume(tmp_path / "parts", steps=80, quiet=True)
     same(tmp_path / "whole", tmp_path / "parts")
     assert (tmp_path / "parts" / "evaluations.jsonl").read_bytes().startswith(before)
-    assert run.config.steps == 120
+    assert run.config.steps == 80
     record = json.loads((run.path / "config.json").read_text())
-    assert [{k: e[k] for k in ("at", "from", "to")} for e in record["extended"]] == [{"at": 80, "from": 80, "to": 120}]
+    assert [{k: e[k] for k in ("at", "from", "to")} for e in record["extended"]] == [{"at": 40, "from": 40, "to": 80}]
     assert RunFolder.open(run.path).config() == run.config
     report = read(run.path)
-    assert (report.steps, report.finished) == (120, True)
+    assert (report.steps, report.finished) == (80, True)
 
 
 def test_an_extension_at_an_odd_step_adds_its_lines_and_keeps_the_weights(short: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_run_stops_at_its_score_and_continues_with_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The toy's returns are −1 and 1, so the first evaluation reaches −1, and none reaches 2."""
-    path, options = tmp_path / "run", {**CATCH, "steps": 120}
+    path, options = tmp_path / "run", {**CATCH, "steps": 80}
     run = pv.train("toy/catch", run_dir=path, stop_at_score=-1, **options)
     assert run.stopped == f"the mean return {run.score:g} reaches stop_at_score -1"
     assert stopped.read(path) == (40, run.stopped)
