@@ -20,6 +20,7 @@ from playvirtual import envs
 from playvirtual.runs import checkpoint
 from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
+from playvirtual.training.callbacks import Callbacks
 from playvirtual.training.checkpointing import restore
 from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.progress import Silent
@@ -61,7 +62,7 @@ def measure(game: str, steps: int, folder: Path) -> None:
     trainer = Trainer(config)
     run = RunFolder.create(folder / game)
     run.write_config(config)
-    runner = Runner(trainer, run, Silent(), Interrupts(), Loggers(()))
+    runner = Runner(trainer, run, Silent(), Interrupts(), Loggers(()), Callbacks())
     play(trainer, steps // 50, 1)
     trainer.learner.update()
     play(trainer, steps * 44 // 50, 2)

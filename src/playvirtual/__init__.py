@@ -13,25 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from playvirtual.agents.agent import Agent, Schedule, Update, UpdatePattern
-    from playvirtual.api import benchmark, evaluate, export, load, resume, train
+    from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train, video
     from playvirtual.bench.measure import Measurement
     from playvirtual.config.build import build
     from playvirtual.config.registry import register_agent, register_method, register_sampler
     from playvirtual.config.schema import AgentConfig, Config
     from playvirtual.envs.registry import register_env
-    from playvirtual.errors import InputError, Interrupted, RunError
+    from playvirtual.errors import InputError, Interrupted, RunError, StopTraining
     from playvirtual.method import SelfPrediction, VirtualTrajectories
     from playvirtual.options import option
     from playvirtual.runs.trained_agent import GymPolicy, TrainedAgent
     from playvirtual.share.card import export_with_card
     from playvirtual.share.hub import pull, push
+    from playvirtual.training.callbacks import Callback, CheckpointEvent, EvaluationEvent, StepEvent
     from playvirtual.training.runner import Run
 
 __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "AgentConfig",
+    "Callback",
+    "CheckpointEvent",
     "Config",
+    "EvaluationEvent",
     "GymPolicy",
     "InputError",
     "Interrupted",
@@ -40,12 +44,15 @@ __all__ = [
     "RunError",
     "Schedule",
     "SelfPrediction",
+    "StepEvent",
+    "StopTraining",
     "TrainedAgent",
     "Update",
     "UpdatePattern",
     "VirtualTrajectories",
     "benchmark",
     "build",
+    "configure",
     "evaluate",
     "export",
     "export_with_card",
@@ -59,12 +66,16 @@ __all__ = [
     "register_sampler",
     "resume",
     "train",
+    "video",
 ]
 
 _MODULES = {
     **dict.fromkeys(("Agent", "Schedule", "Update", "UpdatePattern"), "playvirtual.agents.agent"),
-    **dict.fromkeys(("benchmark", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
-    **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
+    **dict.fromkeys(
+        ("benchmark", "configure", "evaluate", "export", "load", "resume", "train", "video"), "playvirtual.api"
+    ),
+    **dict.fromkeys(("InputError", "Interrupted", "RunError", "StopTraining"), "playvirtual.errors"),
+    **dict.fromkeys(("Callback", "CheckpointEvent", "EvaluationEvent", "StepEvent"), "playvirtual.training.callbacks"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
     **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),

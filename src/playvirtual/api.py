@@ -1,21 +1,23 @@
-"""The Python entry points: train, resume, evaluate, load, export, benchmark."""
+"""The Python entry points: train, configure, resume, evaluate, video, load, export, benchmark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from playvirtual import files
+from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
+from playvirtual.config import sources
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
 from playvirtual.envs import factories, to_frame_of
 from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.factories import Factory
-from playvirtual.errors import InputError, writing
+from playvirtual.errors import InputError, shown, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
@@ -24,45 +26,55 @@ from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
 from playvirtual.runs.portable import portable_policy
 from playvirtual.runs.trained_agent import TrainedAgent
-from playvirtual.training.evaluation import Watcher, evaluation_policy
+from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.progress import display
 from playvirtual.training.runner import Run, run
+from playvirtual.training.video import film
 
+MOST_FILMED = 25  # episodes side by side
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
+Start = str | Path | Mapping[str, Any] | Config  # a task, or a configuration: itself, as a mapping or a TOML file
 
 
 def train(
-    task: str | None = None,
+    task: Start | None = None,
     *,
     env: Factory | None = None,
-    method: str = "playvirtual",
-    preset: str = "paper",
+    config: Start | None = None,
+    like: RunOrPath | None = None,
     run_dir: str | Path | None = None,
     resume: bool = False,
     log: str = "none",
     quiet: bool = False,
+    trust_env: bool = False,
+    callbacks: Sequence[object] = (),
     **options: Any,
 ) -> Run:
-    """Trains an agent and scores it. `options` are fields of the configuration: seed, steps, K, M, …
+    """Trains an agent and scores it. `options` are method, preset, and fields of the configuration: seed, steps, K, …
+
+    In place of a task, or as `config` beside it, stands a `Config`, a mapping of options or the path of a TOML file;
+    `like` is a run whose configuration is the starting point. What is named later wins: `like`, `config`, the task,
+    single options. `trust_env` allows to import the module that a file's task names (gym/module:Name-v0).
 
     In place of a task, `env` is a function or class that makes a `gymnasium.Env`, called with the option `env_args`. If
     it can be imported, the run's task is env/module:name, which the command line can play as well.
 
     With `resume` a run that was stopped resumes where it was, and one that was never started starts. `log` names
-    loggers beside the run folder: "tensorboard", "wandb" or both with a comma.
+    loggers beside the run folder: "tensorboard", "wandb" or both with a comma. `callbacks` are called after steps,
+    evaluations and checkpoints (see `Callback`); they belong to this call, not to the configuration.
     """
     if env is not None:
+        if _is_source(task):
+            config, task = task, None
         task = _task_of(task, env, run_dir if resume else None)
-    elif task is None:
-        raise InputError("task: none is given; allowed: a name such as 'toy/catch', or env=… for one of your own")
-    config = build(task, method=method, preset=preset, **options)
-    path = Path(run_dir) if run_dir is not None else default_path(config)
-    return _run(config, path, resume=resume, log=log, quiet=quiet)
+    chosen = configure(task, config=config, like=like, trust_env=trust_env, **options)
+    path = Path(run_dir) if run_dir is not None else default_path(chosen)
+    return _run(chosen, path, resume=resume, log=log, quiet=quiet, callbacks=callbacks)
 
 
-def _task_of(task: str | None, env: Factory, resumed: str | Path | None) -> str:
+def _task_of(task: Any, env: Factory, resumed: str | Path | None) -> str:
     """The task that `env` makes: the one that is given, or that the resumed run has, or one named after `env`."""
     if task is None and resumed is not None and files.is_file(Path(resumed) / "config.json", "run_dir"):
         recorded = str(RunFolder(resumed).record().get("task"))
@@ -70,7 +82,43 @@ def _task_of(task: str | None, env: Factory, resumed: str | Path | None) -> str:
     if task is None:
         return factories.task_of(env)
     factories.hand_over(task, env)
-    return task
+    return str(task)
+
+
+def configure(
+    task: Start | None = None,
+    *,
+    config: Start | None = None,
+    like: RunOrPath | None = None,
+    trust_env: bool = False,
+    **options: Any,
+) -> Config:
+    """The configuration that `train` with the same arguments uses."""
+    found = []
+    if like is not None:
+        folder = open_run(like)
+        foreign = not isinstance(like, Run)
+        found.append(sources.from_config(folder.config(), f"like: {str(folder.path)!r}", foreign=foreign))
+    if config is not None:
+        found.append(_source(config))
+    if task is not None:
+        found.append(_source(task) if _is_source(task) else sources.Source({"task": task}))
+    return sources.configuration([*found, sources.Source(options)], trust_env=trust_env)
+
+
+def _is_source(start: Any) -> bool:
+    """Whether it is a configuration or the path of one, and not the name of a task."""
+    return isinstance(start, Config | Mapping | Path) or (isinstance(start, str) and start.endswith(".toml"))
+
+
+def _source(start: Any) -> sources.Source:
+    if isinstance(start, Config):
+        return sources.from_config(start)
+    if isinstance(start, Mapping):
+        return sources.from_mapping(start)
+    if isinstance(start, str | Path):
+        return sources.from_toml(start)
+    raise InputError(f"config: {shown(start)} is not allowed; allowed: a Config, a mapping, or the path of a TOML file")
 
 
 def resume(
@@ -80,10 +128,12 @@ def resume(
     log: str = "none",
     quiet: bool = False,
     trust_env: bool = False,
+    callbacks: Sequence[object] = (),
     **options: Any,
 ) -> Run:
-    """Resumes the run in that folder; `options`, if any, must be those it was started with, but for `device`.
+    """Resumes the run in that folder; `options`, if any, must be those it was started with.
 
+    What may differ is `device`, `stop_at_score`, and `steps`: with more of them a run, finished or not, is extended.
     `env` makes the environments of a run that was trained with one. `trust_env` allows to import the modules that the
     folder names (gym/module:Name-v0, env/module:name, `imports`).
     """
@@ -91,13 +141,13 @@ def resume(
     if "env_args" in options:
         options["env_args"] = as_texts(options["env_args"])
     config = with_values(_trusted_config(path, folder, env, trust_env=trust_env), options)
-    return _run(config, folder.path, resume=True, log=log, quiet=quiet)
+    return _run(config, folder.path, resume=True, log=log, quiet=quiet, callbacks=callbacks)
 
 
-def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool) -> Run:
+def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool, callbacks: Sequence[object]) -> Run:
     log_to_stderr_by_default()
-    shown = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
-    return run(config, path, shown, resume=resume, log=parse(log), announce=not quiet)
+    progress = display(f"{config.task} {config.method}", config.steps, quiet=quiet)
+    return run(config, path, progress, resume=resume, log=parse(log), announce=not quiet, callbacks=callbacks)
 
 
 def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int | None = None) -> TrainedAgent:
@@ -149,14 +199,76 @@ def evaluate(
     seed: int | None = None,
     device: str | torch.device = "auto",
     watcher: Watcher | None = None,
+    progress: Progress | None = None,
     env: Factory | None = None,
     trust_env: bool = False,
 ) -> list[float]:
     """The returns of whole episodes played by a run's newest checkpoint under its evaluation protocol.
 
-    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `env` and
-    `trust_env` are as in `resume`.
+    With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `progress` is
+    called with the episodes that have ended and the steps so far. `env` and `trust_env` are as in `resume`.
     """
+    played = _player(path, env, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
+    with torch.no_grad():
+        return evaluate_policy(
+            played.policy,
+            played.config,
+            episodes=played.config.evaluation.eval_episodes,
+            seed=played.config.seed,
+            step=played.step,
+            watcher=watcher,
+            progress=progress,
+        )
+
+
+def video(
+    path: RunOrPath,
+    out: str | Path | None = None,
+    *,
+    episodes: int = 4,
+    frames: int = 1_000,
+    seed: int | None = None,
+    device: str | torch.device = "auto",
+    env: Factory | None = None,
+    trust_env: bool = False,
+) -> tuple[Path, list[float]]:
+    """Films episodes of a run's newest checkpoint side by side; returns the file and the episodes' returns.
+
+    `out` is the file's name without its ending, by default one in the run's folder `videos`. At most `frames` frames of
+    each episode are shown. `env` and `trust_env` are as in `resume`.
+    """
+    for name, value, most in (("episodes", episodes, MOST_FILMED), ("frames", frames, LARGEST_INT)):
+        if not 1 <= coerce(name, int, value) <= most:
+            raise InputError(f"{name}: {value} is not allowed; allowed: 1 to {most}")
+    played = _player(path, env, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
+    given = {"episodes": episodes, "seed": played.config.seed, "step": played.step, "limit": frames}
+    with torch.no_grad():
+        recorder, returns = film(played.agent, played.policy, played.config, **given)
+    target = Path(out) if out else played.folder / "videos" / f"episodes-{episodes}-seed-{played.config.seed}"
+    with writing("out" if out else "video", target):
+        return recorder.save(target), returns
+
+
+class _Player(NamedTuple):
+    """A trained agent with what its evaluation needs."""
+
+    folder: Path
+    config: Config
+    agent: Agent
+    policy: Policy
+    step: int
+
+
+def _player(
+    path: RunOrPath,
+    env: Factory | None,
+    *,
+    episodes: int | None,
+    seed: int | None,
+    device: str | torch.device,
+    trust_env: bool,
+) -> _Player:
+    """The agent of a run or an export, with its configuration for so many episodes of that seed."""
     folder = open_run(path)
     if episodes is not None and not 1 <= coerce("episodes", int, episodes) <= LARGEST_INT:
         raise InputError(f"episodes: {episodes} is not allowed; allowed: 1 or more")
@@ -167,15 +279,7 @@ def evaluate(
     agent = load_agent(config, source, device)
     step = read_step(source)
     policy = evaluation_policy(AsyncPolicy(agent, cudagraph=config.compile != "off"), config, step)
-    with torch.no_grad():
-        return evaluate_policy(
-            policy,
-            config,
-            episodes=config.evaluation.eval_episodes,
-            seed=config.seed,
-            step=step,
-            watcher=watcher,
-        )
+    return _Player(folder.path, config, agent, policy, step)
 
 
 def _trusted_config(run: RunOrPath, folder: RunFolder, env: Factory | None, *, trust_env: bool) -> Config:

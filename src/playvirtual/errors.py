@@ -31,6 +31,10 @@ class EnvError(RunError):
     """An environment that breaks its contract or raises: one line with its name, the moment and what is allowed."""
 
 
+class StopTraining(Exception):
+    """Raised by a callback: the run ends early, with a checkpoint and an evaluation; its text is the reason."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run that a signal stopped after its checkpoint was written. The exit code is 128 + the signal's number."""
 

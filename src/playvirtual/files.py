@@ -11,11 +11,12 @@ import json
 import math
 import os
 import stat
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeGuard
 
-from playvirtual.errors import InputError, shown
+from playvirtual.errors import InputError, shown, shown_text
 
 RECORD_BYTES = 2**26  # the largest record (JSON, TOML) that is parsed
 LARGEST_WHOLE = 2**63 - 1
@@ -155,6 +156,15 @@ def read_record(path: Path, field: str) -> dict[str, Any]:
         return as_record(parse_json(data))
     except ValueError as error:
         raise Unreadable(field, path, str(error)) from None
+
+
+def read_toml(path: Path, field: str) -> dict[str, Any]:
+    """The table in a TOML file."""
+    data = read(path, field, RECORD_BYTES)
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{field}: {str(path)!r} is not TOML: {shown_text(str(error))}") from None
 
 
 def as_record(value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, field, fields, is_dataclass
+from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from playvirtual.errors import InputError, shown, unknown
@@ -43,6 +44,10 @@ def coerce(name: str, kind: Any, value: Any) -> Any:
         if str(value) not in by_text:
             raise unknown(name, str(value), by_text)
         return by_text[str(value)]
+    if get_origin(kind) is UnionType:  # X | None
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+        if value is None or str(value).lower() == "none":
+            return None
     if get_origin(kind) is tuple:
         items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(coerce(name, get_args(kind)[0], item) for item in items)
@@ -72,7 +77,7 @@ def check_intervals(config: Any) -> None:
     for f, _, value in leaves(config):
         low, high = f.metadata.get("low"), f.metadata.get("high")
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, bool | str):
+            if number is None or isinstance(number, bool | str):
                 continue
             if isinstance(number, float) and not math.isfinite(number):
                 raise InputError(f"{f.name}: {number} is not allowed; allowed: {_finite(low, high)}")

@@ -134,7 +134,19 @@ def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str])
         main(["--help"])
     shown = capsys.readouterr().out
     listed = re.findall(r"^  (\w+) +[a-z]", shown.partition("options:")[0], re.MULTILINE)
-    assert listed == ["train", "evaluate", "export", "push", "pull", "sweep", "report", "probe", "bench", "list"]
+    assert listed == [
+        "train",
+        "evaluate",
+        "video",
+        "export",
+        "push",
+        "pull",
+        "sweep",
+        "report",
+        "probe",
+        "bench",
+        "list",
+    ]
     assert shown.index("one agent:") < shown.index("a model hub:") < shown.index("studies:") < shown.index("examples:")
 
 
@@ -181,7 +193,9 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
     assert "--crop-size" in shown_by(["sweep", "--seeds", "2", "toy", "--suite", "toy/reach", "--help"], capsys)
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export", "bench", "list", "sweep", "probe", "report"])
+@pytest.mark.parametrize(
+    "command", ["train", "evaluate", "video", "export", "bench", "list", "sweep", "probe", "report"]
+)
 def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown_by([command, "--help"], capsys)
     assert f"\n  playvirtual {command} " in text

@@ -54,6 +54,9 @@ def killed_and_resumed(path: Path, log: str, at: int = 92) -> None:
             if done == at:
                 raise ConnectionError  # any unexpected error
 
+        def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+            pass
+
         def close(self) -> None:
             pass
 
@@ -173,3 +176,60 @@ def test_a_file_in_the_place_of_a_loggers_folder(tmp_path: Path, capsys: pytest.
 
 def told_steps(path: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+# A package of wandb's shape that remembers what it is told.
+REMEMBERING = """
+told, inits = [], []
+
+class Video:
+    def __init__(self, path, format):
+        self.path, self.format = path, format
+
+class Run:
+    def define_metric(self, *args, **kwargs):
+        pass
+
+    def log(self, values):
+        told.append(values)
+
+    def finish(self):
+        pass
+
+def init(**kwargs):
+    inits.append(kwargs)
+    return Run()
+"""
+
+
+def test_loggers_have_hyperparameters_videos_and_the_projects_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    (tmp_path / "packages" / "wandb").mkdir(parents=True)
+    (tmp_path / "packages" / "wandb" / "__init__.py").write_text(REMEMBERING)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    options = {**CATCH, "updates_per_step": 0.25, "video_at_evaluation": True}
+    run = pv.train("toy/catch", run_dir=tmp_path / "run", log="tensorboard,wandb", **options)
+
+    wandb = sys.modules.pop("wandb")
+    (init,) = wandb.inits
+    assert (init["project"], init["group"], init["config"]["objective"]["K"]) == ("mine", "toy/catch playvirtual", 2)
+    assert init["tags"] == ["playvirtual", "toy/catch", "playvirtual", "paper"]
+    shown = [(values["step"], Path(values["evaluation/video"].path)) for values in wandb.told if len(values) == 2]
+    assert shown == [(step, next((run.path / "videos").glob(f"step-{step:09d}.*"))) for step in (60, 120)]
+
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    session = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    hparams = session.session_start_info.hparams
+    assert hparams["K"].number_value == 2
+    assert hparams["task"].string_value == "toy/catch"
+    videos = events.Images("evaluation/video")
+    assert [(video.step, video.encoded_image_string[:4]) for video in videos] == [(60, b"GIF8"), (120, b"GIF8")]
+    assert b"learning_starts = 40" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]

@@ -39,6 +39,9 @@ class At:
             self.at = sys.maxsize
             self.act()
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -288,3 +288,12 @@ def test_what_an_evaluated_policy_sees(fill: str) -> None:
         before = [frames[0] if fill == "repeat" else np.zeros_like(frames[0])] * 2
         expected += [np.concatenate([*before, *frames][time : time + 3]) for time in range(len(frames))]
     assert sorted(each.tobytes() for each in seen) == sorted(each.tobytes() for each in expected)
+
+
+def test_progress_counts_the_episodes_that_ended_and_all_steps() -> None:
+    """A ball of toy/catch falls for nine steps: five episodes in two envs end after 9, 18 and 27 steps of an env."""
+    told: list[tuple[int, int]] = []
+    env = envs.make("toy/catch", 2, training=False, config=CONFIG)
+    play_episodes(chase, env, CONFIG, list(range(5)), progress=lambda ended, steps: told.append((ended, steps)))
+    assert len(told) == 27
+    assert [told[at] for at in (0, 7, 8, 17, 26)] == [(0, 2), (0, 16), (2, 18), (4, 36), (5, 45)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from playvirtual.training.progress import Bar, Lines, SilentAfterError, per_second
+from playvirtual.training.progress import Bar, Lines, Rate, SilentAfterError, per_second
 from tests.cli.command import playvirtual
 from tests.waiting import HANG
 
@@ -103,3 +103,35 @@ def test_a_narrow_bar_keeps_steps_rate_and_time_left(width: int, shown: str) -> 
     assert shown in line
     assert "500/50000 " in line
     assert re.search(r" 12345/s .*eta [-0-9:]+ +return -1000.0, score -1000.0", line)
+
+
+def test_the_time_of_an_evaluation_is_not_one_of_training() -> None:
+    times = iter([0.0, 10.0, 10.0, 70.0])
+    rate = Rate(0, now=lambda: next(times))
+    assert rate(50) == 5.0
+    rate.pause()
+    assert rate(50) == 5.0  # a minute of evaluation later
+
+
+def test_a_bar_shows_an_evaluation_in_a_row_of_its_own() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=110, force_terminal=True, color_system=None)
+    bar = Bar("toy/catch playvirtual", 500, console)
+    bar.begin(0)
+    bar.step(100, "return 1.0")
+    bar.evaluation(3, 8, 1234)
+    bar._progress.refresh()
+    during = out.getvalue().splitlines()[-2:]
+    assert re.search(r"toy/catch playvirtual .* 100/500 ", during[0])
+    assert re.search(r"           evaluation .* 3/8 .* 1234 steps played", during[1])
+    bar.step(101, "return 1.0")
+    bar.close()
+    assert "evaluation" not in out.getvalue().splitlines()[-1]
+
+
+def test_plain_lines_show_an_evaluation_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    for every in (0.0, 1e9):
+        lines = SilentAfterError(Lines("run", total=100, every=every))
+        lines.begin(0)
+        lines.evaluation(3, 8, 1234)
+    assert capsys.readouterr().out == "run: evaluation, 3/8 episodes ended, 1234 steps played\n"

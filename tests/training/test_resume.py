@@ -153,8 +153,8 @@ def test_a_finished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_changed_configuration_is_refused_by_its_fields(tmp_path: Path) -> None:
     interrupted("toy/catch", CATCH, tmp_path / "run", 20)
-    with pytest.raises(pv.InputError, match=r"another configuration \(steps: 160 → 170; K: 2 → 3\)"):
-        pv.train("toy/catch", run_dir=tmp_path / "run", resume=True, **{**CATCH, "steps": 170, "K": 3})
+    with pytest.raises(pv.InputError, match=r"another configuration \(steps: 160 → 150; K: 2 → 3\)"):
+        pv.train("toy/catch", run_dir=tmp_path / "run", resume=True, **{**CATCH, "steps": 150, "K": 3})
     with pytest.raises(pv.InputError, match=r"\(learning_rate: 0.001 → 0.5\); allowed"):
         pv.resume(tmp_path / "run", learning_rate=0.5)
     with pytest.raises(pv.InputError, match="another configuration"):

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 import playvirtual as pv
-from playvirtual.training.video import STRIP, Recorder
+from playvirtual.training.drawing import LEAST_WIDTH, panel_height
+from playvirtual.training.video import Recorder
 
 QUICK: dict[str, Any] = {
     "device": "cpu",
@@ -40,10 +41,11 @@ def test_a_video_is_the_rendered_frame_above_a_strip(tmp_path: Path) -> None:
     returns = pv.evaluate(run.path, episodes=2, watcher=plain)
     assert pv.evaluate(run.path, episodes=2, watcher=captioned) == returns
     assert len(plain.frames) == len(captioned.frames)
-    height = plain.frames[0].shape[0]
+    height, width, _ = plain.frames[0].shape
     for bare, full in zip(plain.frames, captioned.frames, strict=True):
-        np.testing.assert_array_equal(full[:height], bare)
-        assert full.shape[0] == height + STRIP
+        left = (full.shape[1] - width) // 2
+        np.testing.assert_array_equal(full[:height, left : left + width], bare)
+        assert full.shape == (height + panel_height(3), max(width, LEAST_WIDTH), 3)
         assert full[height:].any()
     captioned.save_gif(tmp_path / "play.gif")
     with Image.open(tmp_path / "play.gif") as video:

@@ -10,14 +10,14 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
 from playvirtual.config.schema import SIZES, Config
+from playvirtual.config.sources import GROUPS, NAMES
 from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
 from playvirtual.options import as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
 # Options that are arguments of the commands themselves, or that follow from others.
-NAMED_ELSEWHERE = ("task", "method", "preset", "imports", "env_args", "size", "fitted_to")
-GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
+NAMED_ELSEWHERE = (*NAMES, "imports", "env_args", "size", "fitted_to")
 
 
 def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collection[str] = NAMED_ELSEWHERE) -> None:
@@ -55,7 +55,7 @@ def _placeholder(kind: Any) -> str:
         return "{" + ",".join(get_args(kind)) + "}"
     if get_origin(kind) is tuple:
         return "N,N,…"
-    return {int: "N", float: "X", bool: "true|false"}.get(kind, "TEXT")
+    return {int: "N", float: "X", float | None: "X", bool: "true|false"}.get(kind, "TEXT")
 
 
 class Parser(argparse.ArgumentParser):

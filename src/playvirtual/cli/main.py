@@ -15,12 +15,13 @@ from playvirtual.cli.list import add_list
 from playvirtual.cli.share import add_export, add_pull, add_push
 from playvirtual.cli.study import add_probe, add_report, add_sweep
 from playvirtual.cli.train import add_bench, add_evaluate, add_train
+from playvirtual.cli.video import add_video
 from playvirtual.config.schema import option_of_other_agent
 from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, shown, unknown
 from playvirtual.messages import log_to_stderr, replace_unencodable, say
 
 GROUPS = {  # of commands, as the help shows them
-    "one agent": ("train", "evaluate", "export"),
+    "one agent": ("train", "evaluate", "video", "export"),
     "a model hub": ("push", "pull"),
     "studies": ("sweep", "report", "probe"),
     "this machine, and what there is": ("bench", "list"),
@@ -30,6 +31,7 @@ examples:
   playvirtual train toy/catch                             train PlayVirtual on a toy, minutes on a laptop's CPU
   playvirtual train atari/pong --seed 3                   100k steps of Atari, minutes on a GPU
   playvirtual evaluate RUN --video                        score a run's agent again, with a video
+  playvirtual video RUN --episodes 4                      film four episodes side by side
   playvirtual evaluate playvirtual/minatar-breakout       an agent that comes with the package
   playvirtual export RUN --card --out pong-agent          its weights with a model card and a film, to give away
   playvirtual sweep minatar --seeds 5 --out runs/minatar  RL, SPR and PlayVirtual on five games
@@ -95,6 +97,7 @@ def _parser(words: Sequence[str]) -> Parser:
     )
     add_train(commands, words)
     add_evaluate(commands)
+    add_video(commands)
     add_export(commands)
     add_push(commands)
     add_pull(commands)

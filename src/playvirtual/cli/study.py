@@ -138,7 +138,8 @@ def add_report(commands: Any) -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument("--out", default="report", metavar="DIR", help="where the report goes (default: report)")
-    parser.add_argument("--title", default="Study report", metavar="TEXT", help="the page's title")
+    title = "the page's title (default: that of the grid of your own that all runs are of, else Study report)"
+    parser.add_argument("--title", metavar="TEXT", help=title)
     add_import(parser)
     parser.set_defaults(run=_report)
 
@@ -172,6 +173,8 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.study.sweep.sweep import check_retries, sweep
 
     fields = {**given_fields(options), **given_own_env(options)}
+    if "init_from" in fields:  # a run may be carried out in another working directory
+        fields["init_from"] = str(Path(fields["init_from"]).resolve())
     where = (options.engine, vars(options), fields.get("device", "auto"))
     engine.check_options(*where)
     retries = check_retries(coerce("retries", int, options.retries))
@@ -193,6 +196,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     chosen = engine.make_engine(*where)
     with writing("out", Path(options.out)):
         make_folder(Path(options.out))
+        grids.record_labels(options.experiment, Path(options.out), jobs)
     result = sweep(jobs, chosen, display(), retries)
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)

@@ -25,6 +25,17 @@ from playvirtual.cli.flags import (
 from playvirtual.config.build import base, method_names
 from playvirtual.config.registry import agent_of
 from playvirtual.config.schema import PRESETS, Config
+from playvirtual.config.sources import (
+    NAMES,
+    Source,
+    check_trusted_sources,
+    for_fit,
+    from_config,
+    from_toml,
+    names,
+    to_toml,
+)
+from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, writing
 from playvirtual.files import Unreadable
 from playvirtual.messages import show
@@ -35,8 +46,12 @@ examples:
   playvirtual train toy/catch                                      minutes on a laptop's CPU
   playvirtual train atari/pong --method spr --seed 3               another method, another seed
   playvirtual train dmc/cheetah-run --K 3 --log tensorboard        an option of the method, a logger
+  playvirtual train atari/pong --print-config > run.toml           every option as a file, nothing is started
+  playvirtual train --config run.toml --seed 2                     from the file; flags of the command line win
+  playvirtual train --like runs/atari-pong/spr/seed-1 --seed 2     with the options of another run
   playvirtual train atari/pong --resume                            resume after a stop: the same command + --resume
   playvirtual train --resume runs/atari-pong/playvirtual/seed-1    resume by the run folder alone
+  playvirtual train --resume RUN --steps 200000                    a longer run out of one that may be finished
 then: playvirtual evaluate RUN --video"""
 EVALUATE_EXAMPLES = """\
 examples:
@@ -56,7 +71,8 @@ def add_train(commands: Any, words: Sequence[str]) -> None:
     parser = commands.add_parser(
         "train",
         usage="playvirtual train TASK [--method NAME] [--seed N] [--resume] [options]\n"
-        "       playvirtual train --resume RUN",
+        "       playvirtual train --config FILE [options]\n"
+        "       playvirtual train --resume RUN [--steps N]",
         help="train an agent and score it",
         description=f"Train an agent and score it. Defaults shown are those of {config.task}; other tasks have others.",
         epilog=TRAIN_EXAMPLES,
@@ -75,6 +91,19 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", metavar="NAME", help=f"one of {', '.join(method_names())} (default: playvirtual)")
     parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} (default: paper)")
     parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with any options by the names of these flags (task, method too); flags given beside it win",
+    )
+    parser.add_argument(
+        "--like",
+        metavar="RUN",
+        help="a run folder or an export whose options are the starting point; --config and flags win over them",
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every option that the run would have as TOML; start nothing"
+    )
+    parser.add_argument(
         "--run-dir", metavar="DIR", help="a new or an empty folder for the run (default: runs/TASK/METHOD/seed-N)"
     )
     parser.add_argument(
@@ -83,7 +112,8 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         const=True,
         metavar="RUN",
         help="resume from the last checkpoint, bit-exact on the CPU: add it to the command that started the run (a run "
-        "that was never started is started), or give the run folder instead of a task; changed settings are refused",
+        "that was never started is started), or give the run folder instead of a task; changed settings are refused, "
+        "but for more --steps, by which a run is extended, and --stop-at-score",
     )
     parser.add_argument(
         "--log",
@@ -116,8 +146,9 @@ def add_evaluate(commands: Any) -> None:
         "--video",
         action="store_true",
         help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
-        "MP4 with the extra `video` installed, else GIF",
+        "MP4 with the extra `video` installed, else GIF; `playvirtual video` films several episodes side by side",
     )
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
     add_import(parser)
     add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
@@ -159,14 +190,29 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
         return False, base(DEFAULT_TASK)
     options, stray = first_look(words[1:], add_arguments)
     try:
-        run = None if options.task else _config_of_run(options)
+        sources = _sources(options)
+        found, given = names(sources), for_fit(sources)
+        run = None if "task" in found else _config_of_run(options)
         if run is not None:  # the kind of its agent tells the kind of its actions: no environment is made here
             fitted = {"size": run.size, "fitted_to": run.fitted_to}
             return True, base(run.task, agent_of(run.agent).name, run.method, fitted)
-        method, given = options.method or "playvirtual", given_for_fit(options)
-        return options.task is not None, base(options.task or DEFAULT_TASK, method=method, options=given)
+        import_modules(given.get("imports", ()))
+        return "task" in found, base(found.get("task", DEFAULT_TASK), method=found["method"], options=given)
     except InputError as error:
         raise stray or error from None
+
+
+def _sources(options: argparse.Namespace) -> list[Source]:
+    """What --like, --config and the command's own words say about task, method, preset and fitted settings."""
+    from playvirtual.runs.folder import RunFolder
+
+    like, config = getattr(options, "like", None), getattr(options, "config", None)
+    found = [from_config(RunFolder.open(like).config(), f"like: {like!r}", foreign=True)] if like else []
+    found += [from_toml(config)] if config else []
+    named = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
+    found.append(Source({**named, **given_for_fit(options)}))
+    check_trusted_sources(found, trust_env=getattr(options, "trust_env", False))
+    return found
 
 
 def _config_of_run(options: argparse.Namespace) -> Config | None:
@@ -193,25 +239,38 @@ def _config_of_run(options: argparse.Namespace) -> Config | None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from playvirtual.api import resume, train
+    from playvirtual.api import configure, resume, train
+    from playvirtual.config.schema import with_values
     from playvirtual.study.scores import run_summary
 
     choices = {name: getattr(options, name) for name in ("method", "preset") if getattr(options, name) is not None}
-    common = {"log": options.log, "quiet": options.quiet, **choices, **given_fields(options), **given_own_env(options)}
-    if isinstance(options.resume, str):
-        if options.task is not None or options.run_dir is not None:
-            raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
-        run = resume(options.resume, trust_env=options.trust_env, **common)
-    elif options.task is None and options.resume:
+    given = {**choices, **given_fields(options), **given_own_env(options)}
+    start = {"config": options.config, "like": options.like, "trust_env": options.trust_env}
+    common = {"log": options.log, "quiet": options.quiet}
+    by_folder = isinstance(options.resume, str)
+    if by_folder:
+        if any(word is not None for word in (options.task, options.run_dir, options.config, options.like)):
+            raise InputError(
+                f"resume: {options.resume!r} is given beside a task or --run-dir, --config or --like; "
+                "allowed: one of the two"
+            )
+    elif options.task is None and not (options.config or options.like):
+        if not options.resume:
+            raise no_task("train")
         raise InputError(
             "resume: neither a task nor a run folder is given; allowed: `playvirtual train TASK --resume` with the "
             "flags that started the run, or `playvirtual train --resume RUN`"
         )
-    elif options.task is None:
-        raise no_task("train")
+    if options.print_config:
+        stored = _config_of_run(options)
+        show(to_toml(with_values(stored, given) if stored else configure(options.task, **start, **given)))
+        return 0
+    if by_folder:
+        run = resume(options.resume, trust_env=options.trust_env, **common, **given)
     else:
-        run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **common)
-    show(f"{run_summary(run.config, run.returns)}\nrun folder: {run.path}")
+        run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **start, **common, **given)
+    early = f"\nstopped early: {run.stopped}" if run.stopped else ""
+    show(f"{run_summary(run.config, run.returns)}{early}\nrun folder: {run.path}")
     return 0
 
 
@@ -219,15 +278,24 @@ def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
     from playvirtual.runs.folder import RunFolder, builtin_agents
     from playvirtual.study.scores import run_summary
+    from playvirtual.training.progress import showing_evaluation
     from playvirtual.training.video import Recorder
 
     folder = RunFolder.open(options.path)
     config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
-    returns = evaluate(
-        options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
-    )
+    total = config.evaluation.eval_episodes if episodes is None else episodes
+    with showing_evaluation(f"{config.task} evaluation", total, quiet=options.quiet) as progress:
+        returns = evaluate(
+            options.path,
+            episodes=episodes,
+            seed=seed,
+            device=options.device,
+            watcher=recorder,
+            progress=progress,
+            trust_env=options.trust_env,
+        )
     show(run_summary(config, returns))
     if recorder is not None:
         built_in = options.path in builtin_agents() and folder.path != Path(options.path)

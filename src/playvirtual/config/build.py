@@ -11,12 +11,14 @@ from typing import Any, get_type_hints
 from playvirtual import envs
 from playvirtual.config import fit, registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
-from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.config.schema import PRESETS, Config, validated, with_defaults
 from playvirtual.device import is_gpu
 from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import as_text, leaves
+
+FITTED = ("size", "fitted_to")  # how settings were fitted to an environment, and to what
 
 
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
@@ -34,19 +36,26 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
 
     Whether the task can be played here is not asked: runs are reported where their simulator is not installed.
     """
+    options = {**options, "env_args": as_texts(options["env_args"])} if "env_args" in options else options
+    config = defaults(task, method, preset, options, agent_kind)
+    # What settings are fitted to, and how, `defaults` has set.
+    return complete(with_defaults(config, {name: v for name, v in options.items() if name not in FITTED}))
+
+
+def defaults(task: str, method: str, preset: str, options: Mapping[str, Any], agent_kind: str = "") -> Config:
+    """The settings of a task as preset and method change them, not checked; `options` and `agent_kind` as in `base`."""
     spec = registry.method(method)
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    if "env_args" in options:
-        options = {**options, "env_args": as_texts(options["env_args"])}
     config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
-    # What settings were fitted to, and how, `base` has set.
-    options = {name: value for name, value in options.items() if name not in ("size", "fitted_to")}
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
-    config = with_defaults(config, spec.changes)
-    config = with_values(config, options)
-    envs.check_options(task, config.environment)
+    return with_defaults(config, spec.changes)
+
+
+def complete(config: Config) -> Config:
+    """The same configuration; raises where its options do not fit together, to its task, or to its number of steps."""
+    envs.check_options(config.task, validated(config).environment)
     return _check_learns(config)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_type_hints
 
@@ -18,6 +18,7 @@ from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, op
 
 PRESETS = ("paper", "reference")
 SIZES = ("small", "medium", "paper")
+NOTES = ("versions", "extended")  # what a run's config.json has beside its options
 Shape = tuple[int, int, int]  # (C, H, W)
 LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
 
@@ -231,6 +232,15 @@ class Config:
     imports: tuple[str, ...] = option("modules that are imported before the task is looked up", default=())
     size: str = option("small, medium or paper: networks and images; empty: the task's own settings", default="")
     fitted_to: str = option("what the settings of an environment of one's own are fitted to; empty: none", default="")
+    init_from: str = option(
+        "a run folder or an export whose network weights the agent starts with, with new optimizers and replay; "
+        "empty: none",
+        default="",
+    )
+    stop_at_score: float | None = option(
+        "the run ends at the first evaluation whose mean return reaches this; none: it takes all its steps",
+        default=None,
+    )
 
     @property
     def frames_per_step(self) -> int:
@@ -386,19 +396,19 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
-    """The configuration that `to_dict` wrote; the `versions` that a run folder adds to it are ignored."""
+    """The configuration that `to_dict` wrote; what a run folder adds to it (`NOTES`) is ignored."""
     if not isinstance(kind := data.get("agent_kind"), str):
         raise InputError("config.json: the field 'agent_kind' is missing, or no name of an agent")
     agent = registry.agent(kind).config
-    own = {name: value for name, value in data.items() if name not in ("agent_kind", "versions")}
+    own = {name: value for name, value in data.items() if name not in ("agent_kind", *NOTES)}
     return validated(_from_dict(Config, own, agent))
 
 
-def differences(a: Config, b: Config) -> list[str]:
+def differences(a: Config, b: Config, without: Collection[str] = ()) -> list[str]:
     """The fields in which two configurations differ, as `name: value in a → value in b`.
 
-    Left out are the device, since a run may be resumed on another card or without any, and the modules that are
-    imported, since an environment may have been moved to another one.
+    Left out are the fields in `without`, the device, since a run may be resumed on another card or without any, and the
+    modules that are imported, since an environment may have been moved to another one.
     """
     if type(a.agent) is not type(b.agent):
         if a.task != b.task:
@@ -406,7 +416,9 @@ def differences(a: Config, b: Config) -> list[str]:
         return [f"agent: {registry.agent_of(a.agent).name!r} → {registry.agent_of(b.agent).name!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
     return [
-        f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name not in ("device", "imports")
+        f"{f.name}: {x!r} → {y!r}"
+        for (f, _, x), (_, _, y) in pairs
+        if x != y and f.name not in ("device", "imports", *without)
     ]
 
 

@@ -22,6 +22,7 @@ from playvirtual.envs.env import (
     Frames,
     VectorEnv,
     VectorStep,
+    action_names,
     describe_space,
     space_from_description,
 )
@@ -104,6 +105,7 @@ class AsyncVectorEnv:
             raise
         self.frame_shape: tuple[int, int, int] = tuple(answers[0]["frame_shape"])
         self.action_space = space_from_description(answers[0]["action_space"])
+        self.action_names: tuple[str, ...] = tuple(answers[0]["action_names"])
 
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
         shares = self._divide(indices)
@@ -209,7 +211,8 @@ def serve(descriptor: int) -> None:
                 if env is None:
                     env = _make(header)
                     space = describe_space(env.action_space)
-                    send(connection, {"frame_shape": env.frame_shape, "action_space": space})
+                    about = {"frame_shape": env.frame_shape, "action_space": space, "action_names": action_names(env)}
+                    send(connection, about)
                 else:
                     send(connection, {}, _answer(env, header, arrays))
             except (InputError, EnvError) as error:

@@ -82,7 +82,9 @@ class Atari:
         channels = 1 if config.grayscale else 3
         self.num_envs = num_envs
         self.frame_shape = (channels, config.image_size, config.image_size)
-        self.action_space: ActionSpace = spaces.Discrete(len(self._emulators[0].ale.get_action_set()))
+        actions = self._emulators[0].ale.get_action_set()
+        self.action_space: ActionSpace = spaces.Discrete(len(actions))
+        self.action_names = tuple(ale_py.Action(action).name.lower() for action in actions)
         self._life_loss_is_terminal = life_loss_is_terminal
         self._frames = np.zeros((num_envs, *self.frame_shape), np.uint8)
         self._rewards = np.zeros(num_envs, np.float32)

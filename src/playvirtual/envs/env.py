@@ -96,6 +96,13 @@ def to_native(action: npt.NDArray[np.generic], space: spaces.Space[Any]) -> Any:
     return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
 
 
+def action_names(env: VectorEnv) -> tuple[str, ...]:
+    """The names of an environment's discrete actions, where it has an attribute `action_names`; else none."""
+    names = getattr(env, "action_names", ())
+    count = int(env.action_space.n) if isinstance(env.action_space, spaces.Discrete) else 0
+    return tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == count else ()
+
+
 def describe_space(space: ActionSpace) -> dict[str, Any]:
     """The space as JSON can hold it: the number of actions, or the bounds of a box."""
     if isinstance(space, spaces.Discrete):

@@ -48,6 +48,7 @@ class GymEnv:
         self.native_action_space = env.action_space
         self._observation: Any = None
         self.time_limit = _time_limit(env)
+        self.action_names = getattr(env.unwrapped, "action_names", ())
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
         self._highest = int(self._parts.image_space.high.max(initial=0)) if self._parts is not None else 255
         with in_one_task_line(task, "be reset"):

@@ -38,6 +38,9 @@ PALETTE = np.array(
 )
 
 
+ACTION_NAMES = ("no-op", "left", "up", "right", "down", "fire")  # by the package's numbers
+
+
 class MinAtar:
     """One game with the package's defaults: minimal actions, sticky with probability 0.1, growing difficulty.
 
@@ -52,6 +55,7 @@ class MinAtar:
         height, width, channels = self._game.state_shape()
         self.frame_shape = (channels, height, width)
         self.action_space: ActionSpace = spaces.Discrete(len(self._actions))
+        self.action_names = tuple(ACTION_NAMES[action] for action in self._actions)
 
     def reset(self, seed: int) -> None:
         # The package's own reset keeps the last action, which a sticky action would repeat. A new game, or a new random

@@ -35,6 +35,7 @@ class Catch:
     """
 
     frame_shape = (1, ROWS, COLUMNS)
+    action_names = ("left", "stay", "right")
 
     def __init__(self) -> None:
         self.action_space: ActionSpace = spaces.Discrete(3)

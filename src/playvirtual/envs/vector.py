@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from playvirtual.envs.env import ActionSpace, Flags, Frames, VectorEnv, VectorStep
+from playvirtual.envs.env import ActionSpace, Flags, Frames, VectorEnv, VectorStep, action_names
 from playvirtual.errors import EnvError, InputError, in_one_line, shown
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)
@@ -65,6 +65,7 @@ class SyncVectorEnv:
         self.action_space = envs[0].action_space
         # What the simulator's own `step` takes, where that is another space than the agent's.
         self.native_action_space = getattr(envs[0], "native_action_space", self.action_space)
+        self.action_names: Sequence[str] = getattr(envs[0], "action_names", ())
         self._envs = list(envs)
         self._action_repeat = action_repeat
         self._max_frames = max_frames
@@ -174,6 +175,7 @@ class BackgroundReset:
         self._thread = ThreadPoolExecutor(1, "reset")
         self.frame_shape = self._playing.frame_shape
         self.action_space = self._playing.action_space
+        self.action_names = action_names(self._playing)
 
     def prepare_reset(self, seed: int) -> None:
         """Starts the reset to the episode of that seed; the next `reset` should ask for it."""

@@ -154,7 +154,8 @@ class PrioritizedSampler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` returned, in place."""
-        self.priorities.copy_(state["priorities"])
+        saved = state["priorities"]  # of a run that was extended, they are fewer than there is room for now
+        self.priorities[: len(saved)].copy_(saved)
         self._num_seen = state["num_seen"]
 
 

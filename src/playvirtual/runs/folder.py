@@ -76,7 +76,9 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Writes config.json, completely or not at all."""
-        record = {**to_dict(config), "versions": {**versions(), **_renderer(config.task)}}
+        self._write_record({**to_dict(config), "versions": {**versions(), **_renderer(config.task)}})
+
+    def _write_record(self, record: dict[str, Any]) -> None:
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         try:
             write_atomic(self.path / CONFIG, text.encode())
@@ -84,18 +86,37 @@ class RunFolder:
             raise InputError(f"run_dir: {str(self.path)!r} cannot be written: {error.strerror}") from None
 
     def check_same_config(self, config: Config) -> None:
-        """Raises unless this is the folder of a run with this configuration; an empty folder gets its config.json."""
+        """Raises unless this is the folder of a run with this configuration; an empty folder gets its config.json.
+
+        What may differ beside the device is `stop_at_score`, and `steps` where there are more of them.
+        """
         if self._has_config("run_dir"):
-            changed = differences(self.config(), config)
+            own = self.config()
+            changed = differences(own, config, ("stop_at_score", *(["steps"] if config.steps > own.steps else [])))
             if changed:
                 raise InputError(
                     f"resume: {str(self.path)!r} was started with another configuration ({'; '.join(changed)}); "
-                    "allowed: the same one, or `playvirtual train --resume RUN` alone"
+                    "allowed: the same one, more steps, or `playvirtual train --resume RUN` alone"
                 )
         elif not self._is_empty():
             raise InputError(f"run_dir: {str(self.path)!r} contains something other than a run; allowed: a run folder")
         else:  # the run was killed before it wrote its configuration
             self.write_config(config)
+
+    def record_changes(self, config: Config, step: int) -> None:
+        """Writes `steps` and `stop_at_score` into config.json, where `extended` lists every change of the steps.
+
+        `step` is the step after which the run resumes.
+        """
+        record, own = self.record(), self.config()
+        if (own.steps, own.stop_at_score) == (config.steps, config.stop_at_score):
+            return
+        record |= {"steps": config.steps, "stop_at_score": config.stop_at_score}
+        if own.steps != config.steps:
+            before = record["extended"] if isinstance(record.get("extended"), list) else []
+            extension = {"at": step, "from": own.steps, "to": config.steps, "versions": versions()}
+            record["extended"] = [*before, extension]
+        self._write_record(record)
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:

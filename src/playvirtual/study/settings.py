@@ -11,7 +11,7 @@ from typing import Any
 from playvirtual import files
 from playvirtual.config.build import assemble
 from playvirtual.config.fit import Fit, choose_size
-from playvirtual.config.schema import Config, to_dict
+from playvirtual.config.schema import NOTES, Config, to_dict
 from playvirtual.errors import InputError, shown
 
 # Options that name a run, and options that change its speed or its logs but not what is learned.
@@ -20,14 +20,23 @@ SPEED_ONLY = frozenset(
     ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation", "imports")
 )
 # The values of options that runs of earlier versions do not have.
-ADDED: dict[str, Any] = {"encoder_from": "", "backward_prediction": False, "env_args": [], "size": "", "fitted_to": ""}
+ADDED: dict[str, Any] = {
+    "encoder_from": "",
+    "backward_prediction": False,
+    "env_args": [],
+    "size": "",
+    "fitted_to": "",
+    "init_from": "",
+    "stop_at_score": None,
+}
+OTHER_RUNS = ("encoder_from", "init_from")  # options that name another run
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Option → plain value of a configuration as `to_dict` or config.json has it, without its groups."""
     fields: dict[str, Any] = {}
     for name, value in record.items():
-        if name == "versions":
+        if name in NOTES:
             continue
         if isinstance(value, Mapping):
             fields |= flat(value)
@@ -52,8 +61,9 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
     names = (str(record[name]) for name in ("task", "method", "preset", "agent_kind"))
     default = _defaults(*names, *(str(record.get(name, "")) for name in ("size", "fitted_to")))
     given = flat(record)
-    if given.get("encoder_from"):
-        given["encoder_from"] = origin(str(given["encoder_from"]))
+    for name in OTHER_RUNS:
+        if given.get(name):
+            given[name] = origin(str(given[name]))
     for name, value in default.items():
         if name in given and not _is_like(given[name], value):
             raise InputError(f"config.json: {name}: {shown(given[name])} is not allowed; allowed: one like {value!r}")
@@ -70,6 +80,8 @@ def _is_like(given: Any, default: Any) -> bool:
         return isinstance(given, list) and all(files.is_number(item) or isinstance(item, str) for item in given)
     if isinstance(default, bool | str):
         return isinstance(given, type(default))
+    if default is None:
+        return given is None or files.is_number(given)
     return files.is_number(given)
 
 
@@ -80,7 +92,7 @@ def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:
     """
     before, after = {**ADDED, **flat(finished)}, flat(to_dict(wanted))
     # Only the setting of the other run counts: both may have been moved to another folder.
-    before, after = ({**c, "encoder_from": origin(str(c["encoder_from"]))} for c in (before, after))
+    before, after = ({**c, **{name: origin(str(c[name])) for name in OTHER_RUNS}} for c in (before, after))
     return [
         f"{name}: {before.get(name, 'absent')} → {value}"
         for name, value in after.items()

@@ -33,6 +33,7 @@ class WatchedStep(NamedTuple):
 
 
 Watcher = Callable[[WatchedStep], None]
+Progress = Callable[[int, int], None]  # the episodes that have ended, and the steps of all envs together
 
 
 def epsilon_greedy(policy: AsyncPolicy, epsilon: float, random: np.random.Generator) -> Policy:
@@ -61,7 +62,14 @@ def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
 
 
 def evaluate(
-    policy: Policy, config: Config, *, episodes: int, seed: int, step: int = 0, watcher: Watcher | None = None
+    policy: Policy,
+    config: Config,
+    *,
+    episodes: int,
+    seed: int,
+    step: int = 0,
+    watcher: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> list[float]:
     """The undiscounted, unclipped return of each of `episodes` whole episodes under the evaluation protocol."""
     num_envs = min(config.evaluation.eval_envs, episodes)
@@ -70,20 +78,25 @@ def evaluate(
     check_memory(torch.device("cpu"), needs)
     env = make(config.task, num_envs, training=False, config=config.environment)
     try:
-        return play_episodes(policy, env, config.environment, evaluation_seeds(seed, step, episodes), watcher)
+        return play_episodes(policy, env, config.environment, evaluation_seeds(seed, step, episodes), watcher, progress)
     finally:
         env.close()
 
 
 def play_episodes(
-    policy: Policy, env: VectorEnv, config: EnvironmentConfig, seeds: Sequence[int], watcher: Watcher | None = None
+    policy: Policy,
+    env: VectorEnv,
+    config: EnvironmentConfig,
+    seeds: Sequence[int],
+    watcher: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> list[float]:
     """Plays one episode per seed and returns their returns; every episode that starts is finished and counts."""
     num_envs, repeat_first = env.num_envs, config.stack_fill == "repeat"
     stack = FrameStack(num_envs, config.frame_stack, env.frame_shape, repeat_first=repeat_first)
     episode = np.full(num_envs, -1)  # the episode that each env is playing; −1: none
     returns = np.zeros(len(seeds))
-    started = 0
+    started = steps = 0
 
     def start_episodes(idle: Sequence[int]) -> None:
         nonlocal started
@@ -111,4 +124,7 @@ def play_episodes(
         ended = [index for index, done in zip(playing, result.done, strict=True) if done]
         episode[ended] = -1
         start_episodes(ended)
+        if progress is not None:
+            steps += len(playing)
+            progress(started - int(np.count_nonzero(episode >= 0)), steps)
     return [float(r) for r in returns]

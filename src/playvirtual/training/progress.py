@@ -12,15 +12,17 @@ from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 LONGEST_NOTE = "return -1000.0, score -1000.0"
 SETTLED = 5.0  # seconds of learning after which its own rate tells the time left
@@ -36,6 +38,10 @@ class Display(Protocol):
 
     def step(self, done: int, note: str) -> None:
         """`done` steps are done; the note has the newest results."""
+        ...
+
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        """So many of an evaluation's episodes have ended; its envs have taken `steps` steps together."""
         ...
 
     def close(self) -> None: ...
@@ -54,9 +60,17 @@ class Rate:
     def __init__(self, done: int, window: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
         self._window, self._now = window, now
         self._seen = deque([(now(), done)])
+        self._paused = 0.0  # since when; 0: it is not
+
+    def pause(self) -> None:
+        """The time until the next call is not one of training."""
+        self._paused = self._paused or self._now()
 
     def __call__(self, done: int) -> float:
         now = self._now()
+        if self._paused:
+            self._seen = deque((then + now - self._paused, before) for then, before in self._seen)
+            self._paused = 0.0
         if now - self._seen[-1][0] >= 0.5:
             self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
@@ -76,6 +90,10 @@ class TimeLeft:
         self._pace = pace or Pace(0)
         self._rate = Rate(done, now=now)
         self._learned_since = -math.inf if done >= self._pace.learning_starts else None
+
+    def pause(self) -> None:
+        """The time until the next call is not one of training."""
+        self._rate.pause()
 
     def __call__(self, done: int) -> tuple[float, float | None]:
         rate, (starts, measured) = self._rate(done), self._pace
@@ -113,6 +131,7 @@ class Bar:
         console = console or Console()
         self._progress = Progress(*_columns(title, total, console.width), console=console)
         self._title, self._total, self._now = title, total, now
+        self._evaluation: TaskID | None = None  # the row of an evaluation, while there is one
 
     def begin(self, done: int, pace: Pace | None = None) -> None:
         self._left = TimeLeft(self._total, done, pace, now=self._now)
@@ -121,7 +140,20 @@ class Bar:
         )
         self._progress.start()
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        self._left.pause()
+        if self._evaluation is None:
+            self._evaluation = self._progress.add_task(
+                "evaluation", total=episodes, note="", rate="", left=time_left(None)
+            )
+            self._evaluation_rate = Rate(0, now=self._now)
+        rate = per_second(self._evaluation_rate(steps))
+        self._progress.update(self._evaluation, completed=ended, note=f"{steps} steps played", rate=rate)
+
     def step(self, done: int, note: str) -> None:
+        if self._evaluation is not None:
+            self._progress.remove_task(self._evaluation)
+            self._evaluation = None
         rate, left = self._left(done)
         self._progress.update(self._task, completed=done, note=note, rate=per_second(rate), left=time_left(left))
 
@@ -134,11 +166,23 @@ def _columns(title: str, total: int, width: int) -> list[ProgressColumn]:
     room = width - len(f" {total}/{total} 12345/s eta 0:00:00 {LONGEST_NOTE}")
     shown = title if len(title) <= room else f"{title[: room - 1]}…" if room >= SHORTEST else ""
     room -= len(shown) + 1
-    columns: list[ProgressColumn] = [TextColumn(f"[bold]{escape(shown)}")] if shown else []
+    columns: list[ProgressColumn] = [_Title(shown)] if shown else []
     columns += [BarColumn(min(room - 1, LONGEST_BAR))] if room > SHORTEST else []
     columns += [MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
     columns += [TimeElapsedColumn()] if room > LONGEST_BAR + len(" 0:00:00") else []
     return [*columns, TextColumn("eta"), TextColumn("{task.fields[left]}"), TextColumn("{task.fields[note]}")]
+
+
+class _Title(ProgressColumn):
+    """The title of the run, or the word "evaluation" in its place."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def render(self, task: Task) -> Text:
+        shown = task.description if task.description == "evaluation" else self._title
+        return Text(shown[: len(self._title)].rjust(len(self._title)) if shown != self._title else shown, "bold")
 
 
 class Lines:
@@ -159,6 +203,13 @@ class Lines:
             parts = [steps, per_second(rate), f"{time_left(left)} left", *([note] if note else [])]
             print(f"{self._title}: {', '.join(parts)}", flush=True)
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        self._left.pause()
+        now = time.monotonic()
+        if now - self._last >= self._every:
+            self._last = now
+            print(f"{self._title}: evaluation, {ended}/{episodes} episodes ended, {steps} steps played", flush=True)
+
     def close(self) -> None:
         pass
 
@@ -170,6 +221,9 @@ class Silent:
         pass
 
     def step(self, done: int, note: str) -> None:
+        pass
+
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
         pass
 
     def close(self) -> None:
@@ -190,6 +244,10 @@ class SilentAfterError:
         with self._silencing_errors():
             self._shown.step(done, note)
 
+    def evaluation(self, ended: int, episodes: int, steps: int) -> None:
+        with self._silencing_errors():
+            self._shown.evaluation(ended, episodes, steps)
+
     def close(self) -> None:
         with self._silencing_errors():
             self._shown.close()
@@ -200,6 +258,24 @@ class SilentAfterError:
             yield
         except OSError:
             self._shown = Silent()
+
+
+@contextmanager
+def showing_evaluation(title: str, episodes: int, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """What an evaluation calls with its progress: a bar on a terminal, elsewhere a line now and then."""
+    if quiet or sys.stdout is None:
+        yield None
+        return
+    live = sys.stdout.isatty()
+    shown = SilentAfterError(Bar(title, episodes) if live else Lines(title, episodes))
+    shown.begin(0)
+    try:
+        if live:
+            yield lambda ended, steps: shown.step(ended, f"{steps} steps played")
+        else:
+            yield lambda ended, steps: shown.evaluation(ended, episodes, steps)
+    finally:
+        shown.close()
 
 
 def display(title: str, total: int, *, quiet: bool) -> Display:

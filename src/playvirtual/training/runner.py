@@ -6,8 +6,8 @@ import gc
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception, format_exception_only
@@ -20,13 +20,15 @@ from playvirtual import envs, files, published
 from playvirtual.config.fit import reasons
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, num_threads
-from playvirtual.errors import Crash, EnvError, InputError, RunError, out_of_memory, shown
+from playvirtual.errors import Crash, EnvError, InputError, RunError, in_one_line, out_of_memory, shown
 from playvirtual.files import Unreadable
 from playvirtual.messages import logger
-from playvirtual.runs import checkpoint, jsonl
+from playvirtual.runs import checkpoint, jsonl, stopped
 from playvirtual.runs.atomic_io import lock_run_folder
 from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
+from playvirtual.runs.stopped import Stopped
+from playvirtual.training.callbacks import CallbackFailed, Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files, restore
 from playvirtual.training.clock import Clock
 from playvirtual.training.estimate import LEAST_STEPS, estimate_lines, measure
@@ -43,6 +45,7 @@ class Run:
     path: Path
     config: Config
     returns: list[float]  # of the last evaluation's episodes
+    stopped: str = ""  # why it ended before its last step; "": it did not
 
     @property
     def score(self) -> float:
@@ -50,7 +53,12 @@ class Run:
         return float(np.mean(self.returns))
 
     def __repr__(self) -> str:
-        return f"Run(path={str(self.path)!r}, score={self.score:.2f}, episodes={len(self.returns)})"
+        early = f", stopped={self.stopped!r}" if self.stopped else ""
+        return f"Run(path={str(self.path)!r}, score={self.score:.2f}, episodes={len(self.returns)}{early})"
+
+
+class _EarlyStop(Exception):
+    """Leaves the training loop; the reason is the runner's."""
 
 
 def run(
@@ -61,21 +69,29 @@ def run(
     resume: bool = False,
     log: Sequence[str] = (),
     announce: bool = False,
+    callbacks: Sequence[object] = (),
 ) -> Run:
     """Trains to the last step and evaluates; nothing is written if the run cannot start.
 
     With `resume` an existing run resumes from its last good checkpoint, bit-exact on the CPU. With `announce` messages
     say first which settings were fitted to the task and how long the run will take.
     """
-    loggers = Loggers(log)
+    loggers, called = Loggers(log), Callbacks(callbacks)
     with Interrupts() as interrupts:
         if resume and files.kind(path, "run_dir") is not None:
-            return _resume(config, path, display, interrupts, loggers, announce=announce)
-        return _start(config, path, display, interrupts, loggers, announce=announce)
+            return _resume(config, path, display, interrupts, loggers, called, announce=announce)
+        return _start(config, path, display, interrupts, loggers, called, announce=announce)
 
 
 def _start(
-    config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers, *, announce: bool
+    config: Config,
+    path: Path,
+    display: Display,
+    interrupts: Interrupts,
+    loggers: Loggers,
+    callbacks: Callbacks,
+    *,
+    announce: bool,
 ) -> Run:
     RunFolder.refuse_existing(path)
     with closing(Trainer(config)) as trainer:
@@ -83,11 +99,18 @@ def _start(
         with lock_run_folder(path):
             RunFolder.refuse_existing(path)  # another process may have started, and ended, a run there
             folder.write_config(config)
-            return Runner(trainer, folder, display, interrupts, loggers, announce=announce).train()
+            return Runner(trainer, folder, display, interrupts, loggers, callbacks, announce=announce).train()
 
 
 def _resume(
-    config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers, *, announce: bool
+    config: Config,
+    path: Path,
+    display: Display,
+    interrupts: Interrupts,
+    loggers: Loggers,
+    callbacks: Callbacks,
+    *,
+    announce: bool,
 ) -> Run:
     if files.kind(path, "run_dir") != "folder":
         raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
@@ -101,9 +124,16 @@ def _resume(
         if returns is not None:
             logger.info(f"{path} is finished already")
             return Run(path, config, returns)
+        early, own = stopped.read(path), folder.config()
+        if early is not None and (own.steps, own.stop_at_score) == (config.steps, config.stop_at_score):
+            further = "more steps continue" if own.stop_at_score is None else "another stop_at_score continues"
+            logger.info(f"{path} was stopped at step {early.step} ({early.reason}); {further} it")
+            return Run(path, config, jsonl.returns(path, early.step) or [], early.reason)
         trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
-        with closing(Runner(trainer, folder, display, interrupts, loggers, announce=announce)) as runner:
+        with closing(Runner(trainer, folder, display, interrupts, loggers, callbacks, announce=announce)) as runner:
             runner.resume()
+            folder.record_changes(config, runner.trainer.global_step)
+            stopped.remove(path)
             return runner.train()
 
 
@@ -120,17 +150,20 @@ class Runner:
         display: Display,
         interrupts: Interrupts,
         loggers: Loggers,
+        callbacks: Callbacks,
         *,
         announce: bool = False,
     ) -> None:
         self.announce = announce
         self.trainer, self.folder, self.display = trainer, folder, display
-        self.interrupts, self.loggers = interrupts, loggers
+        self.interrupts, self.loggers, self.callbacks = interrupts, loggers, callbacks
+        self._stop = ""  # why the run ends after the present step, if it does
         self.last_checkpoint: Path | None = None  # the last good one
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
         words += ["--trust-env"] if envs.executed_modules(trainer.config.task, trainer.config.imports) else []
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
+        self._episodes = 0  # that had begun before the present step
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
     def train(self) -> Run:
@@ -139,11 +172,16 @@ class Runner:
         with self._naming_the_last_checkpoint(), closing(self.loggers), closing(self.display):
             self.loggers.open(self.folder.path, config, trainer.global_step)
             self.display.begin(min(trainer.global_step, config.steps), self._announced_pace())
-            self._repeat_evaluation_of_checkpoint()
-            trainer.train(after_step=self._after_step)
+            self._episodes = trainer.env.num_episodes
+            with suppress(_EarlyStop):
+                self._repeat_evaluation_of_checkpoint()
+                trainer.train(after_step=self._after_step)
+            early = "" if trainer.done else self._stop
             with self._naming_the_path():
                 jsonl.sync(self.folder.path)
-            return Run(self.folder.path, config, self.returns)
+                if early:
+                    stopped.write(self.folder.path, Stopped(trainer.global_step, early))
+            return Run(self.folder.path, config, self.returns, early)
 
     def _announced_pace(self) -> Pace:
         """Says how the settings were chosen and how long the run will take; what the display may know of that."""
@@ -166,17 +204,43 @@ class Runner:
     def _after_step(self) -> None:
         """The hook of the training loop: log, checkpoint, stop, evaluate, each when it is due."""
         trainer, config = self.trainer, self.trainer.config
-        if trainer.step % config.log_every == 0 or trainer.done:
-            self._log()
+        line = self._log() if trainer.step % config.log_every == 0 or trainer.done else None
+        self._tell_step(line)
         evaluates = trainer.done or evaluation_due(config, trainer.step)
         stops = self.interrupts.received is not None  # read once: a run that stops here has a checkpoint of this step
-        if evaluates or stops or checkpoint_due(config, trainer.step):
+        if evaluates or stops or self._stop or checkpoint_due(config, trainer.step):
             self.save()
         if stops:
             self.interrupts.check(self.resume_command)
-        if evaluates:
+        if evaluates or self._stop:
             self._evaluate()
         self.display.step(min(trainer.global_step, config.steps), self._progress_note())
+        self._end_if_stopped()
+
+    def _end_if_stopped(self) -> None:
+        """Leaves the training loop if the score, or a callback, asks for it."""
+        if self._stop:
+            raise _EarlyStop
+
+    def _tell_step(self, line: Mapping[str, Any] | None) -> None:
+        """Tells the callbacks of the step that was taken."""
+        trainer = self.trainer
+        ended, self._episodes = trainer.env.num_episodes != self._episodes, trainer.env.num_episodes
+        self._tell("on_step", StepEvent, trainer.learner.updates, trainer.last_return if ended else None, line)
+
+    def _tell(self, method: str, event: Callable[..., Any], *about: Any) -> None:
+        """Calls a method of every callback; one that raises fails the run, with a checkpoint of this step."""
+        if not self.callbacks.wants(method):
+            return
+        trainer = self.trainer
+        try:
+            given = event(self.folder.path, trainer.config, trainer.agent, trainer.global_step, *about)
+            self._stop = self.callbacks.call(method, given) or self._stop
+        except CallbackFailed as failed:
+            if method == "on_step":
+                self._write_checkpoint()
+            reason = f"callbacks: {failed} raised {in_one_line(failed.error)} in step {trainer.global_step}"
+            raise RunError(f"{reason}; {self._last_good()}") from failed.error
 
     def resume(self) -> None:
         """Restores the newest usable checkpoint; starts at step 0 only if none was ever written."""
@@ -240,9 +304,17 @@ class Runner:
             self._evaluate()
         else:
             self.returns = returns
+            self._stop_at_score()
+        self._end_if_stopped()
 
-    def _log(self) -> None:
-        """Writes one line of metrics and one of timing."""
+    def _stop_at_score(self) -> None:
+        """Ends the run after this step if the evaluation reached the score that it is to stop at."""
+        score, wanted = float(np.mean(self.returns)), self.trainer.config.stop_at_score
+        if wanted is not None and score >= wanted:
+            self._stop = f"the mean return {score:g} reaches stop_at_score {wanted:g}"
+
+    def _log(self) -> dict[str, Any]:
+        """Writes one line of metrics, which is returned, and one of timing."""
         self._refuse_nonfinite_losses()
         line, timing = self.trainer.metrics(), self.trainer.clock.line(self.trainer.global_step)
         with self._naming_the_path():
@@ -250,6 +322,7 @@ class Runner:
             jsonl.append(self.folder.path, "timing", timing)
         self.loggers.write("train", line)
         self.loggers.write("time", timing)
+        return line
 
     def _evaluate(self) -> None:
         """Scores the agent as it is now; a signal aborts the evaluation, which is repeated after resuming."""
@@ -261,21 +334,31 @@ class Runner:
             self.interrupts.check(self.resume_command)
             return policy(observations)
 
+        def progress(ended: int, steps: int) -> None:
+            self.display.evaluation(ended, config.evaluation.eval_episodes, steps)
+
         with trainer.clock.measure("evaluation"):
-            self.returns = trainer.evaluate(interruptible, recorder)
+            self.returns = trainer.evaluate(interruptible, recorder, progress)
         step, score = trainer.global_step, float(np.mean(self.returns))
         line: dict[str, Any] = {"step": step, "mean": score, "std": float(np.std(self.returns))}
         line |= _human_normalised(config, score) | {"returns": self.returns}
-        timing = trainer.clock.line(step)
+        timing, video = trainer.clock.line(step), None
         with self._naming_the_path():
             jsonl.append(self.folder.path, "evaluations", line)
             jsonl.append(self.folder.path, "timing", timing)
             if recorder is not None:
-                recorder.save(self.folder.path / "videos" / f"step-{step:09d}")
+                video = recorder.save(self.folder.path / "videos" / f"step-{step:09d}")
         self.loggers.write("evaluation", line)
+        if recorder is not None and video is not None:
+            self.loggers.write_video("evaluation/video", video, recorder.gif, step)
+        self._stop_at_score()
+        self._tell("on_evaluation", EvaluationEvent, score, list(self.returns), video)
 
     def save(self) -> None:
-        """Writes a checkpoint, unless a loss or a weight is not finite."""
+        """Writes a checkpoint, unless a loss or a weight is not finite, and tells the callbacks."""
+        self._tell("on_checkpoint", CheckpointEvent, self._write_checkpoint())
+
+    def _write_checkpoint(self) -> Path:
         trainer, run = self.trainer, self.folder.path
         self._refuse_nonfinite_losses()
         with trainer.clock.measure("checkpoint"), self._naming_the_path():
@@ -286,6 +369,7 @@ class Runner:
                 problem = f"weights: not all of them are finite at step {trainer.global_step}"
                 raise RunError(f"{problem}; {self._last_good()}") from None
             self.last_checkpoint = checkpoint.save(run, trainer.global_step, files)
+        return self.last_checkpoint
 
     def _refuse_nonfinite_losses(self) -> None:
         found = self.trainer.learner.guard.found()

@@ -18,9 +18,10 @@ from playvirtual.device import check_memory, configure_torch, num_threads, resol
 from playvirtual.envs.env import VectorStep
 from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
+from playvirtual.runs.warm_start import check_init_from, load_initial_weights
 from playvirtual.training.clock import Clock
 from playvirtual.training.compile_once import key_of
-from playvirtual.training.evaluation import Policy, Watcher, evaluate, evaluation_policy
+from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluate, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions
 from playvirtual.training.training_env import TrainingEnv
@@ -32,7 +33,8 @@ def _do_nothing() -> None: ...
 class Trainer:
     """The parts of one run (environment, replay, agent, learner) and the loop that connects them.
 
-    `resumes` says that a checkpoint is about to be loaded, so that the encoder of `encoder_from` need not be.
+    `resumes` says that a checkpoint is about to be loaded, so that the weights of `encoder_from` and `init_from` need
+    not be.
     """
 
     def __init__(self, config: Config, *, resumes: bool = False) -> None:
@@ -40,6 +42,9 @@ class Trainer:
         pretrained = bool(config.encoder_from) and not resumes
         if pretrained:
             check_encoder_from(config)
+        warm_start = bool(config.init_from) and not resumes
+        if warm_start:
+            check_init_from(config)
         self.device = device = resolve_device(config.device)
         configure_torch(device, config.precision, config.threads)
         check_memory(device, {"one observation": config.environment.frame_stack * config.environment.image_size**2})
@@ -52,6 +57,8 @@ class Trainer:
         self.agent = make_agent(
             config, self.env.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
         )
+        if warm_start:
+            load_initial_weights(self.agent, config.init_from)
         if pretrained:
             load_pretrained_encoder(self.agent, config.encoder_from)
         self.replay = _make_replay(config, self.env, device)
@@ -171,12 +178,11 @@ class Trainer:
         self.episode_returns = []
         return line
 
-    def evaluate(self, policy: Policy, watcher: Watcher | None = None) -> list[float]:
+    def evaluate(self, policy: Policy, watcher: Watcher | None = None, progress: Progress | None = None) -> list[float]:
         """The returns of the evaluation episodes; they depend on step and weights alone, and change nothing."""
         c = self.config
-        return evaluate(
-            policy, c, episodes=c.evaluation.eval_episodes, seed=c.seed, step=self.global_step, watcher=watcher
-        )
+        episodes, step = c.evaluation.eval_episodes, self.global_step
+        return evaluate(policy, c, episodes=episodes, seed=c.seed, step=step, watcher=watcher, progress=progress)
 
     def evaluation_policy(self) -> Policy:
         """The agent as it is evaluated at this step."""

@@ -1,60 +1,61 @@
-"""Videos of an agent: the rendered frame above a strip with reward, return, and Q values or action."""
+"""Videos of an agent: the rendered frame above a panel with return, reward, and Q values or the policy's action."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, ImageDraw
+from gymnasium import spaces
+from PIL import Image
 
 from playvirtual.agents.agent import Agent, ValuesActions
-from playvirtual.training.evaluation import WatchedStep
-
-Frame = npt.NDArray[np.uint8]  # (H, W, 3)
-STRIP = 44  # pixels below the frame
-BAR = (86, 180, 233)
-CHOSEN = (240, 228, 66)
+from playvirtual.config.schema import Config
+from playvirtual.envs import make
+from playvirtual.envs.env import action_names
+from playvirtual.training.drawing import Frame, Row, choice_rows, grid, value_rows, vector_rows, with_panel
+from playvirtual.training.evaluation import Policy, WatchedStep, evaluation_seeds, play_episodes
 
 
 class Recorder:
     """Records the frames of the first env of an evaluation; it changes nothing."""
 
-    def __init__(self, agent: Agent | None = None, limit: int = 1_000) -> None:
-        """Without an agent there is no strip; at most `limit` frames are recorded."""
+    def __init__(self, agent: Agent | None = None, limit: int = 1_000, title: str = "") -> None:
+        """Without an agent there is no panel below the frames; at most `limit` frames are recorded."""
         self.frames: list[Frame] = []
-        self._agent, self._limit = agent, limit
-        self._return = 0.0
+        self._agent, self._limit, self._title = agent, limit, title
+        self._return, self._step = 0.0, 0
 
     def __call__(self, step: WatchedStep) -> None:
-        self._return += step.reward
+        self._return, self._step = self._return + step.reward, self._step + 1
         if len(self.frames) < self._limit:
             frame = step.env.render(0).copy()
             self.frames.append(frame if self._agent is None else self._captioned(frame, step))
         if step.done:
-            self._return = 0.0
+            self._return, self._step = 0.0, 0
 
     def _captioned(self, frame: Frame, step: WatchedStep) -> Frame:
-        height, width, _ = frame.shape
-        canvas = Image.new("RGB", (width, height + STRIP))
-        canvas.paste(Image.fromarray(frame))
-        pen = ImageDraw.Draw(canvas)
-        pen.text((4, height + 2), f"reward {step.reward:+.3g}   return {self._return:.4g}", fill="white")
+        head = [
+            f"return {self._return:.4g}   reward {step.reward:+.3g}",
+            "   ".join([*([self._title] if self._title else []), f"step {self._step}", self._what()]),
+        ]
+        return with_panel(frame, head, self._rows(step))
+
+    def _what(self) -> str:
+        """What the rows of the panel show."""
+        return "Q of each action" if isinstance(self._agent, ValuesActions) else "action of the policy"
+
+    def _rows(self, step: WatchedStep) -> list[Row]:
+        space = step.env.action_space
+        if not isinstance(space, spaces.Discrete):
+            return vector_rows(step.action)
+        names = action_names(step.env) or [f"action {number}" for number in range(int(space.n))]
         if isinstance(self._agent, ValuesActions):
             values = self._agent.action_values(step.observation).cpu().numpy()
-            chosen = int(step.action)
-            pen.text(
-                (4, height + 14), f"Q {values[chosen]:.3g} of {values.min():.3g} to {values.max():.3g}", fill="white"
-            )
-            spread = max(float(np.ptp(values)), 1e-9)
-            _bars(pen, (values - values.min()) / spread, height, width, marked=chosen)
-        else:
-            action = np.atleast_1d(np.asarray(step.action, dtype=np.float64))
-            pen.text((4, height + 14), f"action {' '.join(f'{a:+.2f}' for a in action[:6])}", fill="white")
-            _bars(pen, (action + 1) / 2, height, width, marked=-1)
-        return np.asarray(canvas)
+            return value_rows(names, values, int(step.action))
+        return choice_rows(names, int(step.action))
 
     def save(self, path: Path, frames_per_second: float = 15.0) -> Path:
         """Writes path.mp4 if imageio-ffmpeg is installed, else path.gif; returns the file's path."""
@@ -66,17 +67,32 @@ class Recorder:
 
     def save_gif(self, path: Path, frames_per_second: float = 10.0) -> None:
         """Writes the frames as an endless GIF."""
-        images = [Image.fromarray(frame) for frame in self.frames]
         path.parent.mkdir(parents=True, exist_ok=True)
-        images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / frames_per_second), loop=0)
+        path.write_bytes(self.gif(frames_per_second))
+
+    def gif(self, frames_per_second: float = 10.0, most: int | None = None) -> bytes:
+        """The frames, at most the first `most`, as an endless GIF."""
+        first, *rest = [Image.fromarray(frame) for frame in self.frames[:most]]
+        file, duration = io.BytesIO(), round(1000 / frames_per_second)
+        first.save(file, "GIF", save_all=True, append_images=rest, duration=duration, loop=0)
+        return file.getvalue()
 
 
-def _bars(pen: ImageDraw.ImageDraw, heights: npt.NDArray[np.generic], top: int, width: int, marked: int) -> None:
-    """One bar per action, 0 … 1, the chosen one in another colour."""
-    step = max(2, (width - 8) // max(len(heights), 1))
-    for i, share in enumerate(np.clip(np.asarray(heights, dtype=np.float64), 0, 1)):
-        x, y = 4 + i * step, top + STRIP - 3
-        pen.rectangle((x, y - 1 - int(12 * share), x + step - 2, y), fill=CHOSEN if i == marked else BAR)
+def film(
+    agent: Agent, policy: Policy, config: Config, *, episodes: int, seed: int, step: int, limit: int = 1_000
+) -> tuple[Recorder, list[float]]:
+    """Episodes of an evaluation side by side, one after another played in one env, and their returns."""
+    env = make(config.task, 1, training=False, config=config.environment)
+    recorders = [Recorder(agent, limit, f"episode {number}") for number in range(1, episodes + 1)]
+    returns: list[float] = []
+    try:
+        for recorder, own in zip(recorders, evaluation_seeds(seed, step, episodes), strict=True):
+            returns += play_episodes(policy, env, config.environment, [own], recorder)
+    finally:
+        env.close()
+    whole = Recorder()
+    whole.frames = grid([recorder.frames for recorder in recorders])
+    return whole, returns
 
 
 def _mp4(frames: Sequence[Frame], path: Path, frames_per_second: float) -> Path:

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
-from playvirtual.study.report import plots, score_tables
+from playvirtual.study.report import learning_curves, plots, score_tables
 from playvirtual.study.report.plots import labels
 from playvirtual.study.report.records import collect
 from playvirtual.study.report.sections import Section, Setting, sections
@@ -53,7 +53,7 @@ def figures(section: Section) -> list[Figure | None]:
     }
     compared = score_tables.pairs(section)
     return [
-        plots.curve_plot(section),
+        learning_curves.curve_plot(section),
         plots.interval_plot(section, estimates),
         plots.profile_plot(section),
         *([plots.improvement_plot(compared, section)] if compared else []),

@@ -10,7 +10,7 @@ from playvirtual.config.schema import to_dict
 from playvirtual.study.sweep.experiments import experiment, suite
 from playvirtual.study.sweep.grids import Job, jobs
 from playvirtual.study.sweep.plan import plan
-from playvirtual.study.sweep.time import note
+from playvirtual.study.sweep.time import TimeLeft, note
 
 STEPS, MIN_SIZE = 1000, 100
 
@@ -73,3 +73,27 @@ def test_a_run_that_does_not_learn_yet_tells_nothing(tmp_path: Path) -> None:
     found = grid(tmp_path, seeds=1)
     write(found[0], [(50, 0.1), (90, 0.2)], finished=False)
     assert row(plan(found, 1), "RL").endswith("unknown")
+
+
+def test_the_time_left_of_a_running_sweep(tmp_path: Path) -> None:
+    """RL took 10 s; SPR runs at 0.04 s a step with 750 left; PlayVirtual has the mean of both, 0.025 s a step."""
+    of = {job.config.method: job for job in grid(tmp_path, seeds=1)}
+    clock = iter([0.0, 0.0, 1.0, 20.0, 20.0, 40.0, 40.0])
+    left = TimeLeft([], now=lambda: next(clock))
+    assert left.text([], list(of.values())) == ""
+    write(of["rl"], [(STEPS, 10.0)], finished=True)
+    write(of["spr"], [(150, 5.2), (250, 9.2)], finished=False)
+    left.ended(of["rl"])
+    assert left.text([of["spr"]], [of["playvirtual"]]) == ""  # within seconds nothing is read again
+    assert left.text([of["spr"]], [of["playvirtual"]]) == "about 55 s left"
+    assert left.text([of["spr"], of["playvirtual"]], []) == "about 30 s left"  # both at a time: as long as the longer
+
+
+def test_the_time_left_says_when_a_task_is_unknown(tmp_path: Path) -> None:
+    known = grid(tmp_path, seeds=1)[0]
+    other = jobs(experiment("toy"), suite("toy/reach"), 1, tmp_path, options={"steps": STEPS})[0]
+    write(known, [(150, 5.2), (250, 9.2)], finished=False)
+    assert TimeLeft([]).text([known], [other]) == "at least 30 s left"
+    note(known.path, 50.0)  # it ended early, after 250 steps
+    left = TimeLeft([known])
+    assert left.text([], [known]) == "about 2 min left"  # 750 steps at 0.2 s each

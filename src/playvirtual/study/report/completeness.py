@@ -26,11 +26,13 @@ KINDS = {
 
 def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
     """As in "30 finished runs of 3 tasks, 2 unfinished, 1 unusable folder, 1 duplicate left out"."""
-    finished = sum(record.finished for record in records)
+    finished, early = counts(records)
     tasks = len({record.task for record in records})
     parts = [f"{counted(finished, 'finished run')} of {counted(tasks, 'task')}"]
-    if finished < len(records):
-        parts.append(f"{len(records) - finished} unfinished")
+    if finished + early < len(records):
+        parts.append(f"{len(records) - finished - early} unfinished")
+    if early:
+        parts.append(f"{early} stopped early")
     kinds = Counter(problem.kind for problem in problems)
     if unusable := kinds["unusable"]:
         parts.append(counted(unusable, "unusable folder"))
@@ -39,6 +41,37 @@ def summary(records: Sequence[Record], problems: Sequence[Problem]) -> str:
     if doubles := kinds["duplicate"]:
         parts.append(f"{counted(doubles, 'duplicate')} left out")
     return ", ".join(parts)
+
+
+def counts(records: Sequence[Record]) -> tuple[int, int]:
+    """The numbers of runs that are finished, and of others that were stopped early."""
+    finished = sum(record.finished for record in records)
+    return finished, sum(record.stopped is not None and not record.finished for record in records)
+
+
+def stopped_table(section: Section) -> Table | None:
+    """The runs that ended before their last step, which are in no other table."""
+    rows = [
+        (
+            record.task,
+            setting.name,
+            str(record.seed),
+            f"{early.step:,}",
+            f"{record.steps:,}",
+            _score(record),
+            early.reason,
+        )
+        for setting, records in section.unfinished_by_setting.items()
+        for record in records
+        if (early := record.stopped) is not None
+    ]
+    columns = ("task", "setting", "seed", "stopped at step", "of", "score", "reason")
+    note = "They took fewer steps than the others, so their scores are part of no mean, aggregate or comparison."
+    return Table(f"{section.key}-stopped", "Runs that were stopped early", columns, rows, note=note) if rows else None
+
+
+def _score(record: Record) -> str:
+    return f"{record.score:,.2f}" if record.evaluations else "—"
 
 
 @dataclass(frozen=True)
@@ -67,9 +100,17 @@ def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[L
         Line(f"evaluated to step {record.reached:,} of {record.steps:,}", record.path)
         for section in sections
         for record in section.unfinished
+        if record.stopped is None
+    ]
+    early = [
+        Line(f"stopped at step {record.stopped.step:,} of {record.steps:,}: {record.stopped.reason}", record.path)
+        for section in sections
+        for record in section.unfinished
+        if record.stopped is not None
     ]
     absent = [Line(f"{section.title}, {text}") for section in sections for text in _absent(section)]
-    found += [Listing("Runs that are not finished", unfinished), Listing("Runs that are not there", absent)]
+    found += [Listing("Runs that are not finished", unfinished), Listing("Runs that were stopped early", early)]
+    found += [Listing("Runs that are not there", absent)]
     return [listing for listing in found if listing.lines]
 
 
@@ -134,13 +175,19 @@ def run_rows(records: Sequence[Record], out: Path) -> list[RunRow]:
             task=record.task,
             setting=setting_name(record.method, record.preset, record.changed),
             seed=record.seed,
-            score=(f"{record.score:,.2f}" if record.evaluations else "—")
-            + ("" if record.finished else f" (at step {record.reached:,})"),
+            score=_score(record) + _about(record),
             videos=[Video(video.name, _link(video, out)) for video in record.videos],
             path=record.path,
         )
         for record in records
     ]
+
+
+def _about(record: Record) -> str:
+    """What must be known beside a run's score: how far it got, and that it was extended."""
+    notes = [] if record.finished else [f"{'stopped ' if record.stopped else ''}at step {record.reached:,}"]
+    notes += [f"extended from {steps:,} steps" for steps in record.extended]
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def _link(video: Path, out: Path) -> str:

@@ -21,7 +21,6 @@ from matplotlib.lines import Line2D
 from playvirtual import files
 from playvirtual.config.build import method_names
 from playvirtual.study.report import statistics as st
-from playvirtual.study.report.records import Record
 from playvirtual.study.report.sections import Comparison, Section, Setting
 from playvirtual.study.report.statistics import Estimate
 
@@ -110,7 +109,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "axes.formatter.useoffset": False,
 }
-MAX_PANELS = 60
 MANY = 8  # settings, beyond which a plot gets larger and its bands more transparent
 PROFILE_POINTS = 101
 MARGIN = 0.03  # inches above and below the rows of a plot
@@ -166,52 +164,6 @@ def interval_plot(section: Section, names: dict[str, dict[Setting, Estimate]]) -
     return figure
 
 
-def curve_plot(section: Section) -> Figure | None:
-    """Small multiples: for each task the mean over seeds and the standard deviation around it."""
-    tasks = section.tasks[:MAX_PANELS]
-    look, drawn = Look(list(section.runs)), False
-    columns = min(len(tasks), 4 if len(tasks) > 6 else 3)
-    rows = -(-len(tasks) // columns)
-    height = 3.2 if columns == 1 else 2.1 if len(section.runs) <= MANY else 2.8
-    size = (9.2, 0.55 + height * rows)
-    figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axes, task in zip(panels.flat, tasks, strict=False):
-        for setting, runs in section.runs.items():
-            drawn |= _draw_curve(
-                axes, list(runs.get(task, {}).values()), look, setting, _band_opacity(len(section.runs))
-            )
-        axes.set_title(plain(task))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-        axes.locator_params(nbins=5)
-    for axes in panels.flat[len(tasks) :]:
-        axes.set_visible(False)
-    if not drawn:
-        plt.close(figure)
-        return None
-    figure.supxlabel("steps", fontsize=9)
-    _legend(figure, look, list(section.runs))
-    figure.supylabel("return", fontsize=9, y=0.5 * size[1] / figure.get_figheight())  # beside the panels
-    return figure
-
-
-def _draw_curve(axes: Axes, runs: list[Record], look: Look, setting: Setting, alpha: float) -> bool:
-    """Evaluations where there are three or more of them, else returns of training episodes."""
-    curves = [run.evaluations if len(run.evaluations) > 2 else run.training for run in runs]
-    curves = [curve for curve in curves if len(curve) > 1]
-    if not curves:
-        return False
-    last = min(curve[-1][0] for curve in curves)
-    steps = np.array([step for step, _ in max(curves, key=len) if step <= last])
-    points = [np.asarray(curve, dtype=np.float64) for curve in curves]
-    values = np.stack([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in points])  # (seeds, steps)
-    colour, mean = look.colour[setting], values.mean(axis=0)
-    if len(curves) > 1:
-        spread = values.std(axis=0, ddof=1)
-        axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=alpha, lw=0)
-    axes.plot(steps, mean, color=colour, ls=look.dash[setting], lw=1.7)
-    return True
-
-
 def profile_plot(section: Section) -> Figure:
     """The share of runs above each score, with 95 % bands."""
     settings = section.compared[0]
@@ -224,10 +176,10 @@ def profile_plot(section: Section) -> Figure:
         e = st.bootstrap(lambda sample: st.performance_profile(sample, taus), matrix, reps=500)
         colour = look.colour[setting]
         if matrix.shape[0] > 1:
-            axes.fill_between(taus, e.low, e.high, color=colour, alpha=_band_opacity(len(settings)), lw=0)
+            axes.fill_between(taus, e.low, e.high, color=colour, alpha=band_opacity(len(settings)), lw=0)
         axes.plot(taus, e.point, color=colour, ls=look.dash[setting], lw=1.7)
     axes.set(xlabel=f"τ: {section.scale.partition(' (')[0]}", ylabel="share of runs above τ", ylim=(-0.02, 1.02))
-    _legend(figure, look, settings)
+    add_legend(figure, look, settings)
     return figure
 
 
@@ -277,10 +229,13 @@ def _unique_ids(svg: str, name: str) -> str:
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
 
 
-def _legend(figure: Figure, look: Look, settings: Sequence[Setting]) -> None:
+def add_legend(
+    figure: Figure, look: Look, settings: Sequence[Setting], others: Sequence[tuple[Line2D, str]] = ()
+) -> None:
     """Adds a legend above the plot in as many columns as fit; the figure grows with every line but the first."""
     lines = [Line2D([], [], color=look.colour[s], ls=look.dash[s], lw=2.2) for s in settings]
-    names = labels([setting.name for setting in settings])
+    lines += [line for line, _ in others]
+    names = [*labels([setting.name for setting in settings]), *(name for _, name in others)]
     for columns in range(min(len(names), 5), 0, -1):
         legend = figure.legend(lines, names, loc="outside upper center", ncols=columns, handlelength=1.8)
         box = legend.get_window_extent()
@@ -305,6 +260,6 @@ def _row_positions(shown: Sequence[str]) -> tuple[list[float], float]:
     return [total - sum(heights[:at]) - own / 2 for at, own in enumerate(heights)], total
 
 
-def _band_opacity(settings: int) -> float:
+def band_opacity(settings: int) -> float:
     """The opacity of an interval's band in a plot of so many settings."""
     return 0.16 * min(1.0, MANY / settings)

@@ -12,8 +12,10 @@ from playvirtual import files
 from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
 from playvirtual.options import LARGEST_INT
-from playvirtual.runs import jsonl
+from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
+from playvirtual.runs.stopped import Stopped
+from playvirtual.study.grid_record import GridRow, Grids
 from playvirtual.study.probes.records import probed_dynamics_mse
 from playvirtual.study.settings import changes
 from playvirtual.study.text import plural
@@ -45,6 +47,9 @@ class Record:
     versions: dict[str, str]
     videos: tuple[Path, ...]
     dynamics_mse: float | None = None  # what `playvirtual probe` recorded for the finished agent
+    stopped: Stopped | None = None  # how it ended before its last step, by its score or by a callback
+    extended: tuple[int, ...] = ()  # the numbers of steps that it had before it was given more
+    grid: GridRow | None = None  # its row in a grid of one's own
     damage: tuple[str, ...] = ()  # lines of its JSONL logs that were left out
 
     @property
@@ -69,6 +74,7 @@ class Problem:
 
 def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
     """Every run below `roots` in order of its path, and the problems of those that are left out or damaged."""
+    grids = Grids()
     records: list[Record] = []
     problems: list[Problem] = []
     for root in roots:
@@ -76,7 +82,7 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
             raise InputError(f"runs: {shown(root)} is not there; allowed: run folders, or folders that hold some")
         for path in _run_folders(root, problems):
             try:
-                records.append(read(path))
+                records.append(read(path, grids))
             except (OSError, ValueError) as error:
                 problems.append(Problem(path, str(error)))
     if not records and not problems:
@@ -87,7 +93,7 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
     return records, problems + [Problem(r.path, text, "damaged") for r in records for text in r.damage]
 
 
-def read(path: Path) -> Record:
+def read(path: Path, grids: Grids | None = None) -> Record:
     """The record of one run folder; raises if it cannot be used."""
     config = RunFolder(path).record()
     text = {name: _text(config, name) for name in ("task", "method", "preset", "agent_kind")}
@@ -105,14 +111,41 @@ def read(path: Path) -> Record:
         step_unit="environment" if config.get("step_unit") == "environment" else "agent",
         changed=changes(config),
         evaluations=evaluations,
-        training=_thinned([(m["step"], float(m["return"])) for m in metrics if files.is_number(m.get("return"))]),
+        training=_training(metrics),
         finished=bool(evaluations) and evaluations[-1][0] >= steps,
         timing={k: float(v) for k, v in timing[-1].items() if files.is_number(v)} if timing else {},
         versions={str(k): str(v) for k, v in files.as_record(config.get("versions", {})).items()},
         videos=_videos(path, damage),
         dynamics_mse=probed_dynamics_mse(path, steps),
+        stopped=_stopped(path, damage),
+        extended=_extended(config),
+        grid=(grids or Grids()).row_of(path),
         damage=tuple(damage),
     )
+
+
+def training_curve(record: Record) -> Curve:
+    """The returns of training episodes, which `read` leaves out where evaluations make a curve."""
+    return record.training or _training(jsonl.lines(record.path, "metrics"))
+
+
+def _training(metrics: Sequence[Mapping[str, Any]]) -> Curve:
+    return thinned([(m["step"], float(m["return"])) for m in metrics if files.is_number(m.get("return"))])
+
+
+def _stopped(path: Path, damage: list[str]) -> Stopped | None:
+    """How the run ended early; a record of it that cannot be read is added to `damage`."""
+    try:
+        return stopped.read(path)
+    except Unreadable as error:
+        damage.append(str(error))
+        return None
+
+
+def _extended(config: Mapping[str, Any]) -> tuple[int, ...]:
+    listed = config.get("extended", [])
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return tuple(int(entry["from"]) for entry in entries if files.is_number(entry.get("from")))
 
 
 def _text(config: Mapping[str, Any], name: str) -> str:
@@ -160,7 +193,7 @@ def _lines(run: Path, name: str, damage: list[str], numbers: Collection[str] = (
     return records
 
 
-def _thinned(curve: Curve) -> Curve:
+def thinned(curve: Curve) -> Curve:
     """The curve with at most CURVE_POINTS points, each the mean of consecutive points."""
     size = -(-len(curve) // CURVE_POINTS)
     groups = [curve[at : at + size] for at in range(0, len(curve), size)] if size > 1 else [[point] for point in curve]

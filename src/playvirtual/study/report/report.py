@@ -9,14 +9,17 @@ from pathlib import Path
 import matplotlib
 
 from playvirtual.errors import writing
-from playvirtual.study.report import completeness, plots, score_tables
+from playvirtual.study.report import completeness, learning_curves, plots, score_tables
 from playvirtual.study.report.ablation_tables import ablation_tables
 from playvirtual.study.report.analysis_tables import analysis_tables, complexity_table
 from playvirtual.study.report.page import Page
 from playvirtual.study.report.records import Problem, Record, collect
 from playvirtual.study.report.sections import Comparison, Section, sections
+from playvirtual.study.report.tables import Table
 from playvirtual.study.settings import setting_name
 from playvirtual.study.text import duration
+
+TITLE = "Study report"
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,21 @@ class Written:
     summary: str
 
 
-def report(roots: Sequence[Path], out: Path, title: str = "Study report") -> Written:
-    """Writes OUT/index.html, OUT/tables and OUT/plots from all runs below `roots`; unusable runs are named in it."""
+def report(roots: Sequence[Path], out: Path, title: str | None = None) -> Written:
+    """Writes OUT/index.html, OUT/tables and OUT/plots from all runs below `roots`; unusable runs are named in it.
+
+    Without a title it has that of the grid of one's own that all runs are of, if there is one.
+    """
     records, problems = collect(roots)
     with writing("out", out):
-        page = _write(records, problems, out, title)
+        page = _write(records, problems, out, title or _grid_title(records) or TITLE)
     return Written(page, completeness.summary(records, problems))
+
+
+def _grid_title(records: Sequence[Record]) -> str:
+    """The title of the grid that all runs are of; "" if there is none."""
+    titles = {record.grid.title if record.grid else "" for record in records}
+    return titles.pop() if len(titles) == 1 else ""
 
 
 def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, title: str) -> Path:
@@ -54,8 +66,13 @@ def _write_section(page: Page, section: Section) -> None:
     if section.common:
         changed = setting_name("", "paper", section.common).removeprefix(", ")
         page.add("paragraph", text=f"Changed from the defaults in every run of this section: {changed}.")
+    if rows := section.grid_rows:
+        titles = sorted({record.grid.title for record in section.records if record.grid is not None})
+        caption = f"Rows of {' and '.join(f'“{title}”' for title in titles)}"
+        page.table(Table(f"{section.key}-rows", caption, ("row", "setting"), list(rows.items())))
     if not section.runs:
         page.add("paragraph", text="No run of this section is finished yet.")
+        _write_curves(page, section)
         return
     compared = score_tables.pairs(section)
     page.findings += _findings(section, compared)
@@ -73,8 +90,7 @@ def _write_section(page: Page, section: Section) -> None:
     page.table(score_tables.hns_table(section))
     page.table(score_tables.std_table(section))
     page.table(score_tables.published_table(section))
-    caption = "Learning curves: mean over seeds, shaded ± one standard deviation."
-    page.plot(f"{section.key}-curves", plots.curve_plot(section), f"{caption} {_curve_source(section)}")
+    _write_curves(page, section)
     if aggregates is not None:
         caption = "Performance profiles: the share of runs above each score, with 95 % bands."
         page.plot(f"{section.key}-profiles", plots.profile_plot(section), caption, narrow=True)
@@ -84,15 +100,10 @@ def _write_section(page: Page, section: Section) -> None:
         page.plot(f"{section.key}-improvement", plots.improvement_plot(compared, section), caption, narrow=True)
 
 
-def _curve_source(section: Section) -> str:
-    """A sentence that says whether the curves show evaluations or training episodes."""
-    runs = [run for tasks in section.runs.values() for seeds in tasks.values() for run in seeds.values()]
-    evaluated = sum(len(run.evaluations) > 2 for run in runs)
-    if evaluated == len(runs):
-        return "Evaluations."
-    return (
-        "Returns of training episodes." if not evaluated else "Evaluations, or training episodes where there are few."
-    )
+def _write_curves(page: Page, section: Section) -> None:
+    page.plot(f"{section.key}-curves", learning_curves.curve_plot(section), learning_curves.curves_caption(section))
+    page.plot(f"{section.key}-losses", learning_curves.loss_plot(section), learning_curves.loss_caption(section))
+    page.table(completeness.stopped_table(section))
 
 
 def _findings(section: Section, compared: Sequence[Comparison]) -> list[str]:
@@ -145,11 +156,12 @@ def _write_rest(page: Page, records: Sequence[Record], problems: Sequence[Proble
 
 def _facts(records: Sequence[Record], problems: Sequence[Problem]) -> dict[str, str]:
     """The numbers at the top of the page."""
-    finished = sum(record.finished for record in records)
+    finished, early = completeness.counts(records)
     spent = sum(record.timing.get("seconds", 0.0) for record in records)
     return {
         "finished runs": f"{finished}",
-        "unfinished": f"{len(records) - finished}",
+        "unfinished": f"{len(records) - finished - early}",
+        **({"stopped early": f"{early}"} if early else {}),
         "unusable folders": f"{sum(problem.kind == 'unusable' for problem in problems)}",
         "tasks": f"{len({record.task for record in records})}",
         "seeds": f"{len({record.seed for record in records})}",

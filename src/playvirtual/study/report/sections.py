@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,8 +61,34 @@ class Section:
     family: str
     steps: int | None  # None: the default of the tasks
     runs: dict[Setting, dict[str, dict[int, Record]]]  # setting → task → seed → finished run
-    unfinished: list[Record]
+    unfinished_by_setting: dict[Setting, list[Record]]  # runs that are not finished, or were stopped early
     common: dict[str, Any]  # options that all runs change to the same value
+
+    @property
+    def unfinished(self) -> list[Record]:
+        """The runs that are not finished, or were stopped early."""
+        return [record for records in self.unfinished_by_setting.values() for record in records]
+
+    @property
+    def records(self) -> list[Record]:
+        """All runs."""
+        finished = [run for tasks in self.runs.values() for seeds in tasks.values() for run in seeds.values()]
+        return [*finished, *self.unfinished]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings of all runs, finished or not."""
+        return sorted({*self.runs, *self.unfinished_by_setting})
+
+    @property
+    def grid_rows(self) -> dict[str, str]:
+        """Label → setting of the rows of a grid of one's own that have given settings their names."""
+        named = {setting.name: setting for setting in self.settings}
+        labels = {record.grid.label for record in self.records if record.grid is not None}
+        return {
+            label: setting_name(named[label].method, named[label].preset, dict(named[label].changed))
+            for label in sorted(labels & named.keys())
+        }
 
     @property
     def suite(self) -> str | None:
@@ -181,13 +209,28 @@ def sections(records: Sequence[Record]) -> list[Section]:
 
 def _section(family: str, steps: int | None, records: Sequence[Record]) -> Section:
     common = _common(records)
+    named = _named_by_grid({record.path: _setting(record, common) for record in records}, records)
     runs: dict[Setting, dict[str, dict[int, Record]]] = {}
+    unfinished: dict[Setting, list[Record]] = {}
     for record in records:
+        setting = named[record.path]
         if record.finished:
-            setting = _setting(record, common)
             runs.setdefault(setting, {}).setdefault(record.task, {})[record.seed] = record
-    unfinished = [record for record in records if not record.finished]
+        else:
+            unfinished.setdefault(setting, []).append(record)
     return Section(family, steps, {setting: runs[setting] for setting in sorted(runs)}, unfinished, common)
+
+
+def _named_by_grid(settings: dict[Path, Setting], records: Sequence[Record]) -> dict[Path, Setting]:
+    """The settings by run, with the labels of a grid of one's own where each is that of one setting alone."""
+    labels: dict[Setting, set[str | None]] = {}
+    for record in records:
+        labels.setdefault(settings[record.path], set()).add(record.grid.label if record.grid else None)
+    single = {setting: next(iter(found)) for setting, found in labels.items() if len(found) == 1}
+    wanted = {setting: label for setting, label in single.items() if label is not None}
+    taken = Counter([*wanted.values(), *(setting.name for setting in labels if setting not in wanted)])
+    renamed = {s: replace(s, name=label) if taken[label] == 1 else s for s, label in wanted.items()}
+    return {path: renamed.get(setting, setting) for path, setting in settings.items()}
 
 
 def _common(records: Sequence[Record]) -> dict[str, Any]:

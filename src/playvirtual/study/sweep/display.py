@@ -33,14 +33,14 @@ class _Count:
         self.began = time.monotonic()
         self.running: dict[Path, Job] = {}
 
-    def line(self) -> str:
+    def line(self, left: str = "") -> str:
         text = f"{self.skipped + self.done}/{self.total} {plural(self.total, 'run')} finished"
         text += f" ({self.skipped} before)" if self.skipped else ""
         text += f", {len(self.running)} running" if self.running else ""
         waiting = self.total - self.skipped - self.done - self.failed - len(self.running)
         text += f", {waiting} waiting" if waiting else ""
         text += f", {self.failed} failed" if self.failed else ""
-        return f"{text}, {duration(time.monotonic() - self.began)}"
+        return f"{text}, {duration(time.monotonic() - self.began)}" + (f", {left}" if left else "")
 
 
 class PlainLines:
@@ -64,11 +64,11 @@ class PlainLines:
         word = "finished " if error is None else "retrying " if again else "failed   "
         print(f"{word} {job.title}{f': {error}' if error else ''}", flush=True)
 
-    def refresh(self) -> None:
+    def refresh(self, left: str) -> None:
         if time.monotonic() - self._last >= PLAIN_EVERY:
             self._last = time.monotonic()
             shown = ", ".join(f"{job.title} {100 * _share(job):.0f} %" for job in self._count.running.values())
-            print(f"sweep: {self._count.line()}; {shown}", flush=True)
+            print(f"sweep: {self._count.line(left)}; {shown}", flush=True)
 
     def close(self) -> None:
         print(f"sweep: {self._count.line()}", flush=True)
@@ -97,16 +97,16 @@ class LiveTable:
             self._count.failed += not again
             self._errors.append(f"{'retrying' if again else 'failed'}  {job.title}: {error}")
 
-    def refresh(self) -> None:
+    def refresh(self, left: str) -> None:
         if time.monotonic() - self._drawn >= 1.0:
             self._drawn = time.monotonic()
-            self._live.update(self._render(), refresh=True)
+            self._live.update(self._render(left), refresh=True)
 
     def close(self) -> None:
         self._live.update(self._render(), refresh=True)
         self._live.stop()
 
-    def _render(self) -> Group:
+    def _render(self, left: str = "") -> Group:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("task", "row", "seed", "progress", "steps"):
             table.add_column(name, no_wrap=True)
@@ -115,7 +115,7 @@ class LiveTable:
             bar = ProgressBar(total=1.0, completed=share, width=24)
             table.add_row(Text(c.task), Text(job.label), str(c.seed), bar, f"{share * c.steps:.0f}/{c.steps}")
         errors = [Text(line, style="red") for line in self._errors[-5:]]
-        return Group(table, *errors, Text(self._count.line(), style="bold"))
+        return Group(table, *errors, Text(self._count.line(left), style="bold"))
 
 
 def outcome(result: Result, command: str) -> str:

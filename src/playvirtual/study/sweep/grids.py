@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,7 +13,8 @@ from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
 from playvirtual.config.schema import Config, to_dict
 from playvirtual.envs.arguments import as_texts
-from playvirtual.errors import InputError, shown_text, unknown
+from playvirtual.errors import InputError, unknown
+from playvirtual.study import grid_record
 from playvirtual.study.settings import changes, flat, folder_name
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 
@@ -110,6 +110,15 @@ def planned_jobs(
     grid = select(whole, rows)
     tasks = chosen_tasks(grid, suite_names, trust_env=trust_env)
     return jobs(grid, tasks, seeds, out, preset=preset, options=options)
+
+
+def record_labels(experiment_name: str, out: Path, planned: Sequence[Job]) -> None:
+    """Writes the title and the labels of a grid of one's own beside its runs, for their report."""
+    if experiment_name in EXPERIMENTS:
+        return
+    grid = load(experiment_name)
+    own = {row.label for row in grid.rows}
+    grid_record.write(out, grid.name, grid.title, [(job.path, job.label) for job in planned if job.label in own])
 
 
 def jobs(
@@ -221,11 +230,7 @@ def check_trusted_suites(grid: Experiment, *, trust_env: bool) -> None:
 
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
-    data = files.read(path, "experiment", files.RECORD_BYTES)
-    try:
-        record = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"experiment: {str(path)!r} is not TOML: {shown_text(str(error))}") from None
+    record = files.read_toml(path, "experiment")
     return {"rows": record.pop("row", None), **record}
 
 

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from playvirtual import files
 from playvirtual.config.schema import differences, from_dict
 from playvirtual.errors import InputError
-from playvirtual.runs import jsonl
+from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines.engine import Engine, Outcome
 from playvirtual.study.probes.records import is_probed
@@ -50,7 +50,9 @@ class Display(Protocol):
 
     def ended(self, job: Job, error: str | None, *, again: bool) -> None: ...
 
-    def refresh(self) -> None: ...
+    def refresh(self, left: str) -> None:
+        """Shows the present state; `left` is the estimate of the time that is left, "" while there is none."""
+        ...
 
     def close(self) -> None: ...
 
@@ -66,6 +68,7 @@ def state(job: Job) -> State:
     try:
         record, evaluations = RunFolder(job.path).record(), jsonl.lines(job.path, "evaluations")
         finished = bool(evaluations) and evaluations[-1]["step"] >= job.config.steps
+        finished = finished or stopped.read(job.path) is not None
         changed = other_results(record, job.config) if finished else differences(from_dict(record), job.config)
     except ValueError as error:
         raise InputError(f"run: {str(job.path)!r} cannot be read: {error}; remove it to run it anew") from None
@@ -125,7 +128,7 @@ def sweep(jobs: Sequence[Job], engine: Engine, display: Display, retries: int = 
                 carried.show_running()
                 for outcome in engine.wait(POLL_SECONDS):
                     carried.end(outcome)
-                display.refresh()
+                display.refresh(carried.time_left())
         if received and carried.pending:
             carried.show_running()
             carried.result.stopped_by, carried.result.waiting = received[0], carried.pending
@@ -149,6 +152,7 @@ class _Sweep:
         self.result = result
         self._engine, self._display, self._retries = engine, display, retries
         self._waiting, self._running = deque(to_do), dict[Path, Job]()
+        self._time_left = sweep_time.TimeLeft(result.skipped)
         self._unfinished = {job.path for job in to_do if job.stage == "train"}  # and not given up
         self._attempts: dict[Path, int] = {}
         self._shown: dict[Path, float] = {}  # run folder → when the display was told that it runs
@@ -171,6 +175,10 @@ class _Sweep:
             self._from_scratch[job.path] = files.kind(job.path / "timing.jsonl", "run") is None
             self._engine.start(job)
 
+    def time_left(self) -> str:
+        """The estimate of the time that is left, in words."""
+        return self._time_left.text(list(self._running.values()), list(self._waiting))
+
     def show_running(self) -> None:
         """Tells the display which runs the engine has started since the last call."""
         for job in self._engine.running():
@@ -191,6 +199,7 @@ class _Sweep:
         if error is None and job.stage == "train":
             if self._from_scratch[job.path]:
                 sweep_time.note(job.path, seconds)
+            self._time_left.ended(job)
             self._unfinished.discard(job.path)
             if _lacks_probe(job):
                 del self._attempts[job.path]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,9 @@ from playvirtual import files
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.study.sweep.grids import Job
+from playvirtual.study.text import duration
 
+ESTIMATE_EVERY = 5.0  # seconds between two estimates of a running sweep
 NAME = "sweep.json"  # in a run folder: the seconds of a run that one process made, including its start-up
 
 Source = Literal["finished runs", "started runs", "other rows"]
@@ -34,8 +37,15 @@ def note(run: Path, seconds: float) -> None:
 def rates(finished: Sequence[Job], to_do: Sequence[Job]) -> dict[tuple[str, str], Rate]:
     """(task, row) → its rate, from its finished runs, else its started runs, else the task's other rows."""
     whole, part = _means(finished, _of_finished), _means(to_do, _of_started)
+    return _combined(whole, part, [*finished, *to_do])
+
+
+def _combined(
+    whole: Mapping[tuple[str, str], float], part: Mapping[tuple[str, str], float], jobs: Sequence[Job]
+) -> dict[tuple[str, str], Rate]:
+    """The rate of every row of these jobs that one of finished (`whole`) or started runs (`part`) tells."""
     found: dict[tuple[str, str], Rate] = {}
-    for task, label in {(job.config.task, job.label) for job in (*finished, *to_do)}:
+    for task, label in {(job.config.task, job.label) for job in jobs}:
         known = (task, label)
         others = [rate for source in (whole, part) for (of, _), rate in source.items() if of == task]
         if known in whole:
@@ -45,6 +55,40 @@ def rates(finished: Sequence[Job], to_do: Sequence[Job]) -> dict[tuple[str, str]
         elif others:
             found[known] = Rate(sum(others) / len(others), "other rows")
     return found
+
+
+class TimeLeft:
+    """Estimates how long the rest of a running sweep takes; finished runs are read once, running ones now and then."""
+
+    def __init__(self, finished: Sequence[Job], now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._next, self._text = now, 0.0, ""
+        self._whole: dict[tuple[str, str], list[float]] = {}
+        for job in finished:
+            self.ended(job)
+
+    def ended(self, job: Job) -> None:
+        """Takes a run into account that has finished."""
+        if (rate := _of_finished(job)) is not None:
+            self._whole.setdefault((job.config.task, job.label), []).append(rate)
+
+    def text(self, running: Sequence[Job], waiting: Sequence[Job]) -> str:
+        """As in "about 12 min left", "at least" where a task has not been measured; "" while nothing is known."""
+        if self._now() >= self._next:
+            self._next = self._now() + ESTIMATE_EVERY
+            self._text = self._estimate(running, waiting)
+        return self._text
+
+    def _estimate(self, running: Sequence[Job], waiting: Sequence[Job]) -> str:
+        pending = [job for job in (*running, *waiting) if job.stage == "train"]
+        whole = {key: sum(found) / len(found) for key, found in self._whole.items()}
+        known = _combined(whole, _means(running, _of_started), pending)
+        lengths = [
+            steps_left(job) * known[key].seconds for job in pending if (key := (job.config.task, job.label)) in known
+        ]
+        if not lengths:
+            return ""
+        seconds = max(sum(lengths) / max(1, len(running)), *lengths)
+        return f"{'about' if len(lengths) == len(pending) else 'at least'} {duration(seconds)} left"
 
 
 def steps_left(job: Job) -> int:
@@ -65,7 +109,8 @@ def _of_finished(job: Job) -> float | None:
     """Seconds per step of a finished run, from its time as a whole."""
     spent = (_noted(job.path), jsonl.last(job.path, "timing").get("seconds"))
     known = [float(seconds) for seconds in spent if files.is_number(seconds) and seconds > 0]
-    return known[0] / job.config.steps if known else None
+    taken = jsonl.last(job.path, "timing").get("step", job.config.steps)  # fewer where it was stopped early
+    return known[0] / max(1, min(taken, job.config.steps)) if known else None
 
 
 def _noted(run: Path) -> Any:
