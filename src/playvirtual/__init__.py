@@ -3,8 +3,7 @@
 >>> import playvirtual as pv
 >>> run = pv.train("toy/catch", steps=2000)          # doctest: +SKIP
 >>> agent = pv.load(run.path)                        # doctest: +SKIP
->>> aux = pv.VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q,
-...                              actions=space, K=9, M=12)   # doctest: +SKIP
+>>> aux = pv.PlayVirtualLoss(encoder, actions=space, latent=128, K=5, M=6)   # doctest: +SKIP
 """
 
 from importlib import import_module
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from playvirtual.config.schema import AgentConfig, Config
     from playvirtual.envs.registry import register_env
     from playvirtual.errors import InputError, Interrupted, RunError
-    from playvirtual.method import SelfPrediction, VirtualTrajectories
+    from playvirtual.method import PlayVirtualLoss, SelfPrediction, VirtualTrajectories, sample_sequences
     from playvirtual.options import option
     from playvirtual.training.runner import Run
 
@@ -32,6 +31,7 @@ __all__ = [
     "InputError",
     "Interrupted",
     "Measurement",
+    "PlayVirtualLoss",
     "Run",
     "RunError",
     "Schedule",
@@ -50,6 +50,7 @@ __all__ = [
     "register_method",
     "register_sampler",
     "resume",
+    "sample_sequences",
     "train",
 ]
 
@@ -58,7 +59,9 @@ _MODULES = {
     **dict.fromkeys(("benchmark", "evaluate", "export", "load", "resume", "train"), "playvirtual.api"),
     **dict.fromkeys(("InputError", "Interrupted", "RunError"), "playvirtual.errors"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
-    **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
+    **dict.fromkeys(
+        ("PlayVirtualLoss", "SelfPrediction", "VirtualTrajectories", "sample_sequences"), "playvirtual.method"
+    ),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
     "Measurement": "playvirtual.bench.measure",
     "Run": "playvirtual.training.runner",
