@@ -184,8 +184,7 @@ def action_dependence(
     space = action_space(actions)
     a = space.uniform((len(z) * draws,), generator, z.device)
     predicted = forward(z.repeat_interleave(draws, 0), a).flatten(1).unflatten(0, (len(z), draws))  # (N, draws, D)
-    within = (predicted - predicted.mean(1, keepdim=True)).square().mean()
-    total = (predicted - predicted.mean((0, 1))).square().mean()
+    within, total = predicted.var(1).mean(), predicted.flatten(0, 1).var(0).mean()
     return float(within / total.clamp_min(torch.finfo(total.dtype).tiny))
 
 
