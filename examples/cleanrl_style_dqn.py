@@ -1,6 +1,6 @@
 """DQN with PlayVirtual in a single file in the style of CleanRL: read it from top to bottom, and change it.
 
-python examples/cleanrl_style_dqn.py [--env MinAtar/Breakout-v1] [--steps 20000] [--seed 0] [--plain] [--csv FILE]
+python examples/cleanrl_style_dqn.py [--env MinAtar/Breakout-v1] [--steps 10000] [--seed 0] [--plain] [--csv FILE]
 The lines that PlayVirtual adds to DQN end with `# PlayVirtual`; --plain leaves the objective out.
 """
 
@@ -24,12 +24,12 @@ import playvirtual as pv  # PlayVirtual
 def parse_args(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="MinAtar/Breakout-v1")
-    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--csv", type=Path, help="append the evaluations to this file")
-    parser.add_argument("--every", type=int, default=2500, help="steps between evaluations")
+    parser.add_argument("--every", type=int, default=1000, help="steps between evaluations")
     parser.add_argument("--learning-starts", type=int, default=1000)
-    parser.add_argument("--train-frequency", type=int, default=4, help="steps between updates")
+    parser.add_argument("--train-frequency", type=int, default=2, help="steps between updates")
     parser.add_argument("--target-frequency", type=int, default=500, help="steps between copies to the target network")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=5e-4)
@@ -39,7 +39,7 @@ def parse_args(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="without PlayVirtual's objective")  # PlayVirtual
     parser.add_argument("--K", type=int, default=3, help="steps of prediction and of cycles")  # PlayVirtual
     parser.add_argument("--M", type=int, default=3, help="virtual trajectories per state")  # PlayVirtual
-    parser.add_argument("--i-end", type=int, default=10_000, help="λ_cyc reaches 1 at this step")  # PlayVirtual
+    parser.add_argument("--i-end", type=int, default=5000, help="λ_cyc reaches 1 at this step")  # PlayVirtual
     return parser.parse_args(words)
 
 
@@ -71,7 +71,7 @@ class QNetwork(nn.Module):
         flat = 16 * (height - 4) * (width - 4)
         self.encoder = nn.Sequential(
             *(nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten()),
-            *(nn.Linear(flat, features), nn.ReLU()),
+            *(nn.Linear(flat, features), nn.LayerNorm(features), nn.Tanh()),
         )
         self.head = nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, env.action_space.n))
 
@@ -144,9 +144,8 @@ def main(words: list[str] | None = None) -> list[tuple[int, float]]:
             images, next_images = (torch.as_tensor(a[at, 0]).float() / 255 for a in (observations, next_observations))
             with torch.no_grad():
                 bootstrap = target_network(next_images).amax(1)
-                target = torch.as_tensor(rewards[at, 0]) + args.gamma * bootstrap * (
-                    1 - torch.as_tensor(terminations[at, 0])
-                )
+                discounts = args.gamma * (1 - torch.as_tensor(terminations[at, 0]))
+                target = torch.as_tensor(rewards[at, 0]) + discounts * bootstrap
             q = q_network(images).gather(1, torch.as_tensor(actions[at]))[:, 0]
             loss = F.smooth_l1_loss(q, target)
             if not args.plain:  # PlayVirtual

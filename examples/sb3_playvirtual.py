@@ -1,7 +1,7 @@
 """PlayVirtual on Stable-Baselines3's DQN and SAC with image observations, by SB3's own extension points.
 
 pip install -e '.[sb3]'
-python examples/sb3_playvirtual.py dqn [--env Catch-v0] [--steps 4000] [--seed 0] [--plain] [--csv FILE]
+python examples/sb3_playvirtual.py dqn [--env Catch-v0] [--steps 3000] [--seed 0] [--plain] [--csv FILE]
 python examples/sb3_playvirtual.py sac [--env Reach-v0] …
 After each of SB3's own gradient steps the encoder makes one more on PlayVirtual's objective, with sequences from the
 same replay buffer. --plain trains SB3's algorithm alone. What the objective needs stands between two lines of dashes.
@@ -111,10 +111,10 @@ class SmallCNN(BaseFeaturesExtractor):
         )
         with torch.no_grad():
             flat = self.convolutions(torch.zeros(1, *observation_space.shape)).shape[1]
-        self.linear = nn.Linear(flat, features)
+        self.linear = nn.Sequential(nn.Linear(flat, features), nn.LayerNorm(features), nn.Tanh())
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.linear(self.convolutions(images)).relu()
+        return self.linear(self.convolutions(images))
 
 
 class Detached(nn.Module):
@@ -173,8 +173,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithm", choices=("dqn", "sac"))
     parser.add_argument("--env", help="default: Catch-v0 for dqn, Reach-v0 for sac")
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--every", type=int, default=500, help="steps between evaluations")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--every", type=int, default=250, help="steps between evaluations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="without PlayVirtual's objective")
     parser.add_argument("--csv", type=Path, help="append the evaluations to this file")
