@@ -1,7 +1,7 @@
 """DQN with PlayVirtual in a single file in the style of CleanRL: read it from top to bottom, and change it.
 
 python examples/cleanrl_style_dqn.py [--env MinAtar/Breakout-v1] [--steps 10000] [--seed 0] [--plain] [--csv FILE]
-The lines that PlayVirtual adds to DQN end with `# PlayVirtual`; --plain leaves the objective out.
+What the objective adds to DQN is marked `PlayVirtual`; --plain leaves it out.
 """
 
 from __future__ import annotations
@@ -106,16 +106,12 @@ def main(words: list[str] | None = None) -> list[tuple[int, float]]:
     q_network = QNetwork(env)
     target_network = copy.deepcopy(q_network)
     learning = list(q_network.parameters())
-    if not args.plain:  # PlayVirtual
-        aux = pv.PlayVirtualLoss(  # PlayVirtual
-            q_network.encoder,
-            actions=env.action_space,
-            latent=64,
-            K=args.K,
-            M=args.M,
-            i_end=args.i_end,  # PlayVirtual
-        )  # PlayVirtual
-        learning += aux.parameters()  # PlayVirtual
+    # PlayVirtual: begin
+    if not args.plain:
+        lengths = {"K": args.K, "M": args.M, "i_end": args.i_end}
+        aux = pv.PlayVirtualLoss(q_network.encoder, actions=env.action_space, latent=64, **lengths)
+        learning += aux.parameters()
+    # PlayVirtual: end
     optimizer = torch.optim.Adam(learning, lr=args.learning_rate)
 
     # The replay buffer: as many entries as steps, so nothing is overwritten.
@@ -148,16 +144,20 @@ def main(words: list[str] | None = None) -> list[tuple[int, float]]:
                 target = torch.as_tensor(rewards[at, 0]) + discounts * bootstrap
             q = q_network(images).gather(1, torch.as_tensor(actions[at]))[:, 0]
             loss = F.smooth_l1_loss(q, target)
-            if not args.plain:  # PlayVirtual
-                batch = pv.sample_sequences(  # PlayVirtual
-                    *(observations, actions, dones),  # PlayVirtual
-                    next_observations=next_observations,  # PlayVirtual
-                    K=args.K,  # PlayVirtual
-                    batch_size=args.batch_size,  # PlayVirtual
-                    size=step + 1,  # PlayVirtual
-                    position=(step + 1) % args.steps,  # PlayVirtual
-                )  # PlayVirtual
-                loss = loss + aux(batch.observations / 255, batch.actions, batch.mask, step=step).mean()  # PlayVirtual
+            # PlayVirtual: begin
+            if not args.plain:
+                batch = pv.sample_sequences(
+                    observations,
+                    actions,
+                    dones,
+                    next_observations=next_observations,
+                    K=args.K,
+                    batch_size=args.batch_size,
+                    size=step + 1,
+                    position=(step + 1) % args.steps,
+                )
+                loss = loss + aux(batch.observations / 255, batch.actions, batch.mask, step=step).mean()
+            # PlayVirtual: end
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

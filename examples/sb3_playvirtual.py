@@ -4,7 +4,7 @@ pip install -e '.[sb3]'
 python examples/sb3_playvirtual.py dqn [--env Catch-v0] [--steps 3000] [--seed 0] [--plain] [--csv FILE]
 python examples/sb3_playvirtual.py sac [--env Reach-v0] …
 After each of SB3's own gradient steps the encoder makes one more on PlayVirtual's objective, with sequences from the
-same replay buffer. --plain trains SB3's algorithm alone. What the objective needs stands between two lines of dashes.
+same replay buffer. --plain trains SB3's algorithm alone. What the objective adds is marked `PlayVirtual`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import gymnasium as gym
 import torch
 import toy_envs  # noqa: F401 (registers Catch-v0 and Reach-v0)
 from stable_baselines3 import DQN, SAC
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer  # PlayVirtual
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.preprocessing import preprocess_obs
+from stable_baselines3.common.preprocessing import preprocess_obs  # PlayVirtual
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
 
-import playvirtual as pv
+import playvirtual as pv  # PlayVirtual
 
 
-# ---------------------------------------------------------------------------------------------------- PlayVirtual
+# PlayVirtual: begin
 class SequenceBuffer(ReplayBuffer):
     """SB3's replay buffer that also yields sequences of K steps."""
 
@@ -96,7 +96,7 @@ class PlayVirtualSAC(PlayVirtual, SAC):
     encoder_at = "critic.features_extractor"
 
 
-# ---------------------------------------------------------------------------------------------------- the host
+# PlayVirtual: end
 
 
 class SmallCNN(BaseFeaturesExtractor):
