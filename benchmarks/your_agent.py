@@ -29,7 +29,7 @@ OBJECTIVES = {"none": ["--plain"], "playvirtual": []}
 HOSTS = {
     "sb3-dqn": ["sb3_playvirtual.py", "dqn", "--steps", "3000", "--every", "250"],
     "sb3-sac": ["sb3_playvirtual.py", "sac", "--steps", "2000", "--every", "250"],
-    "cleanrl-dqn": ["cleanrl_style_dqn.py", "--steps", "10000", "--every", "1000"],
+    "cleanrl-dqn": ["cleanrl_style_dqn.py", "--steps", "7000", "--every", "500"],
 }
 RETURNS, TIMES = RESULTS / "returns.csv", RESULTS / "times.csv"
 HEADERS = {RETURNS: "host,env,objective,seed,step,mean_return", TIMES: "host,objective,seed,cpu_seconds"}
