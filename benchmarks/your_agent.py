@@ -63,32 +63,40 @@ def run() -> None:
                     print(host, objective, seed, f"{seconds:.1f}", sep=",", file=file)
 
 
-def report() -> None:
-    """Curves of every run with their mean, and a table of the mean return over a run and at its end."""
+def read_curves() -> dict[tuple[str, str], np.ndarray]:
+    """(host, objective) → (seeds, evaluations, 2): steps and mean returns of every run, in the order of the seeds."""
     curves: dict[tuple[str, str], dict[int, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    envs = {}
     for row in rows(RETURNS):
         curves[row["host"], row["objective"]][int(row["seed"])].append((int(row["step"]), float(row["mean_return"])))
-        envs[row["host"]] = row["env"]
-    seconds = defaultdict(list)
+    return {key: np.array([curve for _, curve in sorted(seeds.items())]) for key, seeds in curves.items()}
+
+
+def table() -> list[str]:
+    """The mean return over a run's evaluations (mean and standard deviation over seeds), and that of its last three."""
+    envs, seconds = {row["host"]: row["env"] for row in rows(RETURNS)}, defaultdict(list)
     for row in rows(TIMES):
         seconds[row["host"], row["objective"]].append(float(row["cpu_seconds"]))
+    lines = ["| host | environment | objective | seeds | whole run | end of the run | end, each seed | CPU s |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (host, objective), curves in sorted(read_curves().items(), key=lambda item: [*HOSTS].index(item[0][0])):
+        over, end = curves[:, :, 1].mean(1), curves[:, -3:, 1].mean(1)
+        numbers = [f"{found.mean():.2f} ± {found.std(ddof=1):.2f}" for found in (over, end)]
+        cells = (host, envs[host], objective, len(curves), *numbers, ", ".join(f"{score:.2f}" for score in end))
+        lines.append(f"| {' | '.join(map(str, cells))} | {np.mean(seconds[host, objective]):.0f} |")
+    return lines
+
+
+def report() -> None:
+    """Prints the table and draws every run's curve with their mean."""
+    print("\n".join(table()))
+    curves, envs = read_curves(), {row["host"]: row["env"] for row in rows(RETURNS)}
     figure, axes = plt.subplots(1, len(HOSTS), figsize=(4 * len(HOSTS), 3.2), layout="constrained")
-    print("| host | environment | objective | seeds | mean over the run | at its end, each seed | CPU s per run |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
     for host, axis in zip(HOSTS, axes, strict=True):
         for objective, color in zip(OBJECTIVES, ("tab:gray", "tab:blue"), strict=True):
-            seeds = [
-                np.array(sorted(curve)) for _, curve in sorted(curves[host, objective].items())
-            ]  # (evaluations, 2)
-            values = np.array([curve[:, 1] for curve in seeds])  # (seeds, evaluations)
-            for curve in seeds:
-                axis.plot(curve[:, 0], curve[:, 1], color=color, alpha=0.3, linewidth=1)
-            axis.plot(seeds[0][:, 0], values.mean(0), color=color, label=objective)
-            over, end = values.mean(1), ", ".join(f"{value:.2f}" for value in values[:, -1])
-            cpu = np.mean(seconds[host, objective])
-            row = (host, envs[host], objective, len(seeds), f"{over.mean():.2f} ± {over.std(ddof=1):.2f}", end)
-            print("|", " | ".join(map(str, row)), "|", f"{cpu:.0f} |")
+            runs = curves[host, objective]
+            for steps, returns in runs.transpose(0, 2, 1):
+                axis.plot(steps, returns, color=color, alpha=0.3, linewidth=1)
+            axis.plot(runs[0, :, 0], runs[:, :, 1].mean(0), color=color, label=objective)
         axis.set(title=f"{host}, {envs[host]}", xlabel="steps", ylabel="mean return of 20 episodes")
         axis.legend(title="objective")
     figure.savefig(RESULTS / "curves.png", dpi=110)
