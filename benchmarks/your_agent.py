@@ -23,13 +23,13 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "your-agent"
-SEEDS = (0, 1, 2)
 OBJECTIVES = {"none": ["--plain"], "playvirtual": []}
-# Host → the example's command.
+# Host → the example's command, and the seeds.
 HOSTS = {
-    "sb3-dqn": ["sb3_playvirtual.py", "dqn", "--steps", "3000", "--every", "250"],
-    "sb3-sac": ["sb3_playvirtual.py", "sac", "--steps", "2000", "--every", "250"],
-    "cleanrl-dqn": ["cleanrl_style_dqn.py", "--steps", "7000", "--every", "500"],
+    "sb3-dqn": (["sb3_playvirtual.py", "dqn", "--steps", "3000", "--every", "250"], (0, 1, 2)),
+    "sb3-sac": (["sb3_playvirtual.py", "sac", "--steps", "2000", "--every", "250"], (0, 1, 2)),
+    "sb3-sac-relu": (["sb3_playvirtual.py", "sac", "--relu", "--steps", "2000", "--every", "250"], (3, 4, 5)),
+    "cleanrl-dqn": (["cleanrl_style_dqn.py", "--steps", "7000", "--every", "500"], (0, 1, 2)),
 }
 RETURNS, TIMES = RESULTS / "returns.csv", RESULTS / "times.csv"
 HEADERS = {RETURNS: "host,env,objective,seed,step,mean_return", TIMES: "host,objective,seed,cpu_seconds"}
@@ -48,8 +48,8 @@ def run() -> None:
             path.write_text(f"{header}\n")
     done = {(row["host"], row["objective"], int(row["seed"])) for row in rows(TIMES)}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    for seed in SEEDS:
-        for host, command in HOSTS.items():
+    for host, (command, seeds) in HOSTS.items():
+        for seed in seeds:
             for objective, options in OBJECTIVES.items():
                 if (host, objective, seed) in done:
                     continue
@@ -90,8 +90,8 @@ def report() -> None:
     """Prints the table and draws every run's curve with their mean."""
     print("\n".join(table()))
     curves, envs = read_curves(), {row["host"]: row["env"] for row in rows(RETURNS)}
-    figure, axes = plt.subplots(1, len(HOSTS), figsize=(4 * len(HOSTS), 3.2), layout="constrained")
-    for host, axis in zip(HOSTS, axes, strict=True):
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
+    for host, axis in zip(HOSTS, axes.flat, strict=True):
         for objective, color in zip(OBJECTIVES, ("tab:gray", "tab:blue"), strict=True):
             runs = curves[host, objective]
             for steps, returns in runs.transpose(0, 2, 1):

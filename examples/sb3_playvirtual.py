@@ -102,7 +102,7 @@ class PlayVirtualSAC(PlayVirtual, SAC):
 class SmallCNN(BaseFeaturesExtractor):
     """The encoder f: images (N, C, H, W), scaled to [0, 1] by SB3 -> z (N, features)."""
 
-    def __init__(self, observation_space: gym.spaces.Box, features: int = 64) -> None:
+    def __init__(self, observation_space: gym.spaces.Box, features: int = 64, relu: bool = False) -> None:
         super().__init__(observation_space, features)
         channels, size = observation_space.shape[0], observation_space.shape[1]
         stride = 2 if size > 12 else 1
@@ -111,7 +111,8 @@ class SmallCNN(BaseFeaturesExtractor):
         )
         with torch.no_grad():
             flat = self.convolutions(torch.zeros(1, *observation_space.shape)).shape[1]
-        self.linear = nn.Sequential(nn.Linear(flat, features), nn.LayerNorm(features), nn.Tanh())
+        last = [nn.ReLU()] if relu else [nn.LayerNorm(features), nn.Tanh()]
+        self.linear = nn.Sequential(nn.Linear(flat, features), *last)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.linear(self.convolutions(images))
@@ -151,14 +152,15 @@ class Scores(BaseCallback):
         return True
 
 
-def make(algorithm: str, env: str, seed: int, plain: bool = False, **options: Any) -> DQN | SAC:
+def make(algorithm: str, env: str, seed: int, plain: bool = False, relu: bool = False, **options: Any) -> DQN | SAC:
     """An untrained agent."""
+    encoder = {"features_extractor_class": SmallCNN, "features_extractor_kwargs": {"relu": relu}}
     settings: dict[str, Any] = {
         "learning_starts": 200,
         "buffer_size": 50_000,
         "batch_size": 32,
         "train_freq": 1,
-        "policy_kwargs": {"features_extractor_class": SmallCNN, "net_arch": [64]},
+        "policy_kwargs": {**encoder, "net_arch": [64]},
         "seed": seed,
     }
     if algorithm == "dqn":
@@ -177,10 +179,11 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=250, help="steps between evaluations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="without PlayVirtual's objective")
+    parser.add_argument("--relu", action="store_true", help="an encoder that ends with ReLU, not LayerNorm and tanh")
     parser.add_argument("--csv", type=Path, help="append the evaluations to this file")
     options = parser.parse_args()
     env = options.env or {"dqn": "Catch-v0", "sac": "Reach-v0"}[options.algorithm]
-    agent = make(options.algorithm, env, options.seed, options.plain)
+    agent = make(options.algorithm, env, options.seed, options.plain, options.relu)
     print(f"{type(agent).__name__} on {env}, seed {options.seed}")
     evaluation_env = gym.make(env)
     evaluation_env.reset(seed=10_000 + options.seed)
@@ -190,7 +193,8 @@ def main() -> None:
         with options.csv.open("a") as file:
             for step, mean in scores.found:
                 objective = "none" if options.plain else "playvirtual"
-                print(f"sb3-{options.algorithm}", env, objective, options.seed, step, mean, sep=",", file=file)
+                host = f"sb3-{options.algorithm}{'-relu' if options.relu else ''}"
+                print(host, env, objective, options.seed, step, mean, sep=",", file=file)
 
 
 if __name__ == "__main__":
