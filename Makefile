@@ -8,7 +8,7 @@ PER_GPU ?= 6
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dmc,tensorboard,video,ray,sb3,dev
+EXTRAS := dmc,tensorboard,video,hub,onnx,ray,sb3,dev
 INSTALLED := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 RENDERING := $(VENV)/.rendering
@@ -18,7 +18,7 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-all test-fast mutants demo results clean moved
+.PHONY: help setup lint format test test-all test-fast mutants dist demo results clean moved
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,12 @@ test-fast: setup ## the quick tests between two edits, under 2 minutes on two co
 
 mutants: setup ## put faults into copies of the code and see which test notices each; ONLY=replay for a part
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)',--table docs/mutants.md)
+
+# Without isolation the build uses the pinned back end of .venv and needs no network.
+dist: setup ## build the wheel and the sdist into dist/ and check what is in them
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m tests.packaging dist/*.whl dist/*.tar.gz
 
 demo: setup ## train an agent on the CPU and show what it learned
 	$(BIN)/python -m playvirtual.cli.demo

@@ -234,7 +234,7 @@ def make_case(number: int, seed: int, originals: Path, folder: Path) -> Case:
     return chance.choices(makes, weights)[0](chance, originals, folder)
 
 
-READERS = ("evaluate", "export", "dynamics", "complexity", "resume", "encoder", "report")
+READERS = ("evaluate", "export", "card", "dynamics", "complexity", "resume", "encoder", "report")
 
 
 def reading(command: str, run: str, of: str, bound: bool) -> Case:
@@ -244,6 +244,9 @@ def reading(command: str, run: str, of: str, bound: bool) -> Case:
             return Case(["evaluate", run, "--episodes=2", "--device=cpu"], "", bound=bound)
         case "export":
             return Case(["export", run, "--out", "new/agent"], "", ("new",), bound, left_if_failed=("new",))
+        case "card":
+            words = ["export", run, "--out", "new/agent", "--card", "--episodes=2", "--format=torchscript"]
+            return Case(words, "", ("new",), bound, left_if_failed=("new",))
         case "dynamics" | "complexity":
             flags = ["--transitions=20", "--device=cpu"] if command == "dynamics" else []
             return Case(["probe", run, command, *flags], "", (f"{run}/probes.json",), bound)
@@ -314,6 +317,7 @@ def bad_path(chance: random.Random, originals: Path, folder: Path) -> Case:
         ["evaluate", path],
         ["export", path, "--out", "new"],
         ["export", "run", "--out", path],
+        ["export", "run", "--out", path, "--card", "--episodes=2"],
         ["probe", path, "dynamics", "--transitions=20"],
         ["report", path, "--out", "page"],
         ["report", "run", "--out", path],

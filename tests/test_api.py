@@ -33,9 +33,9 @@ def test_evaluating_without_options_gives_the_runs_own_returns(run: pv.Run) -> N
 
 def test_a_run_stands_for_its_folder(run: pv.Run, tmp_path: Path) -> None:
     observation = np.random.default_rng(0).integers(256, size=(4, 1, 10, 10)).astype(np.uint8)
-    actions = pv.load(run.path, "cpu").act(observation)
-    assert pv.load(run, "cpu").act(observation).equal(actions)
-    assert pv.load(pv.export(run, tmp_path / "agent"), "cpu").act(observation).equal(actions)
+    actions = pv.load(run.path, "cpu").unwrapped.act(observation)
+    assert pv.load(run, "cpu").unwrapped.act(observation).equal(actions)
+    assert pv.load(pv.export(run, tmp_path / "agent"), "cpu").unwrapped.act(observation).equal(actions)
     assert pv.evaluate(run, device="cpu") == pv.evaluate(run.path, device="cpu")
     assert pv.resume(run).returns == run.returns
 

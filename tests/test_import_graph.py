@@ -35,7 +35,8 @@ BELOW: dict[str, tuple[str, ...]] = {
     "bench": ("training",),
     "api": ("bench",),
     "study": ("api",),
-    "playvirtual": ("api",),  # the names that people import
+    "share": ("api",),
+    "playvirtual": ("share",),  # the names that people import
     "cli": ("study", "playvirtual"),
 }
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from playvirtual.errors import InputError, Interrupted, RunError
     from playvirtual.method import PlayVirtualLoss, SelfPrediction, VirtualTrajectories, sample_sequences
     from playvirtual.options import option
+    from playvirtual.runs.trained_agent import GymPolicy, TrainedAgent
+    from playvirtual.share.card import export_with_card
+    from playvirtual.share.hub import pull, push
     from playvirtual.training.runner import Run
 
 __version__ = "0.1.0"
@@ -28,6 +31,7 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "Config",
+    "GymPolicy",
     "InputError",
     "Interrupted",
     "Measurement",
@@ -36,6 +40,7 @@ __all__ = [
     "RunError",
     "Schedule",
     "SelfPrediction",
+    "TrainedAgent",
     "Update",
     "UpdatePattern",
     "VirtualTrajectories",
@@ -43,8 +48,11 @@ __all__ = [
     "build",
     "evaluate",
     "export",
+    "export_with_card",
     "load",
     "option",
+    "pull",
+    "push",
     "register_agent",
     "register_env",
     "register_method",
@@ -63,9 +71,12 @@ _MODULES = {
         ("PlayVirtualLoss", "SelfPrediction", "VirtualTrajectories", "sample_sequences"), "playvirtual.method"
     ),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
+    **dict.fromkeys(("GymPolicy", "TrainedAgent"), "playvirtual.runs.trained_agent"),
+    **dict.fromkeys(("pull", "push"), "playvirtual.share.hub"),
     "Measurement": "playvirtual.bench.measure",
     "Run": "playvirtual.training.runner",
     "build": "playvirtual.config.build",
+    "export_with_card": "playvirtual.share.card",
     "option": "playvirtual.options",
     "register_env": "playvirtual.envs.registry",
 }

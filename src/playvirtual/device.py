@@ -53,6 +53,16 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
+def is_gpu(name: str) -> bool:
+    """Whether a device of that name, which need not be there, is a GPU."""
+    check_device_name(name)
+    if name == "auto":
+        import torch
+
+        return torch.cuda.is_available()
+    return name.startswith("cuda")
+
+
 def check_memory(device: torch.device, needs: Mapping[str, int]) -> None:
     """Raises an InputError with the numbers if the bytes that are needed, by what needs them, are not free there.
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from playvirtual.errors import InputError
@@ -35,6 +39,23 @@ def load_extensions() -> None:
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             logging.getLogger("playvirtual").warning("the extension %r cannot be loaded (%s)", announced.name, reason)
+
+
+def import_from_here(name: str) -> ModuleType:
+    """Imports a module that the user names; one that is not installed is looked for in the current folder.
+
+    A console script, other than `python -m`, does not look there. The folder comes last, and only for such a module: a
+    folder that merely has the name of an optional package, as `wandb` does, must not be taken for it.
+    """
+    load_extensions()  # before the folder could announce any
+    here = os.getcwd()
+    if name not in sys.modules and here not in sys.path and _is_missing(name.partition(".")[0]):
+        sys.path.append(here)
+    return import_module(name)
+
+
+def _is_missing(name: str) -> bool:
+    return bool(name) and name not in sys.modules and find_spec(name) is None
 
 
 def resolve(entry_point: EntryPoint) -> Callable[..., Any]:

@@ -52,6 +52,15 @@ def show(text: str) -> None:
         raise RunError(f"stdout: cannot be written: {error.strerror}") from error
 
 
+def duration(seconds: float) -> str:
+    """The duration in one unit, as in "42 s", "7 min", "3.5 h", "2.1 d"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
+
+
 def replace_unencodable() -> None:
     """Makes stdout and stderr print `?` for characters that the locale cannot encode, instead of failing the run."""
     for stream in (sys.stdout, sys.stderr):

@@ -29,6 +29,13 @@ def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
             yield f, hints[f.name], value
 
 
+def as_text(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def coerce(name: str, kind: Any, value: Any) -> Any:
     """Turns text (from a command line) or JSON into the field's type; an InputError says what is allowed."""
     if get_origin(kind) is Literal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -123,9 +124,18 @@ def test_a_process_ends_with_the_exit_code_of_its_command(tmp_path: Path) -> Non
 def test_alone_it_lists_its_commands(tmp_path: Path) -> None:
     alone = started(cwd=tmp_path)
     assert (alone.returncode, alone.stdout) == (2, "")
-    for line in ("train an agent and score it", "score a trained agent again", "list tasks, methods or experiments"):
+    for line in ("train an agent and score it", "score a trained agent again", "list tasks, methods, experiments"):
         assert line in alone.stderr
     assert alone.stderr == started("--help", cwd=tmp_path).stdout
+
+
+def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    listed = re.findall(r"^  (\w+) +[a-z]", shown.partition("options:")[0], re.MULTILINE)
+    assert listed == ["train", "evaluate", "export", "push", "pull", "sweep", "report", "probe", "bench", "list"]
+    assert shown.index("one agent:") < shown.index("a model hub:") < shown.index("studies:") < shown.index("examples:")
 
 
 def test_it_tells_its_version(tmp_path: Path) -> None:

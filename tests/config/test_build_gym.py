@@ -52,7 +52,7 @@ def _registered() -> Any:
 
 
 def test_discrete_actions_get_rainbow() -> None:
-    config = build("gym/NoiseDiscrete-v0")
+    config = build("gym/NoiseDiscrete-v0", size="paper")
     assert isinstance(config.agent, RainbowConfig)
     shown = config.environment
     assert (shown.image_size, shown.grayscale, shown.frame_stack, shown.action_repeat) == (84, True, 4, 1)
@@ -83,7 +83,7 @@ def test_a_box_gets_sac_and_trains(tmp_path: Path) -> None:
     run = pv.train("gym/NoiseBox-v0", device="cpu", run_dir=tmp_path / "run", quiet=True, **small, **batches)
     assert len(run.returns) == 2
     assert all(abs(r) <= 60 for r in run.returns)  # ten steps, three actions, each within ±2
-    assert pv.load(run.path, device="cpu").act(np.zeros((9, 16, 16), np.uint8)).shape == (3,)
+    assert pv.load(run.path, device="cpu").unwrapped.act(np.zeros((9, 16, 16), np.uint8)).shape == (3,)
 
 
 def test_a_sweep_is_planned_with_one_environment_and_reported_with_none(tmp_path: Path) -> None:

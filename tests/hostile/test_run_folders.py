@@ -258,7 +258,7 @@ def test_a_module_that_only_a_run_folder_names_is_not_imported_without_a_word(
     said = commands.complaint(*words)
     assert said == (
         "task: the run folder 'run' names 'gym/evil:Good-v0', so the module 'evil' would be imported, which executes "
-        "it; allowed: with --trust-env (in Python: trust_env=True), if you trust it"
+        "it; allowed: with --trust-env (in Python: trust_env=True), if you trust it, or with --import evil"
     )
     assert not (commands.folder / "executed").exists()
     assert commands.run(*words, "--trust-env").code == 0

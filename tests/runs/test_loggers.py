@@ -47,7 +47,7 @@ def killed_and_resumed(path: Path, log: str, at: int = 92) -> None:
     from playvirtual.training.runner import run
 
     class Dies:
-        def begin(self, done: int) -> None:
+        def begin(self, done: int, pace: object = None) -> None:
             pass
 
         def step(self, done: int, note: str) -> None:

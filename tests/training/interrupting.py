@@ -31,7 +31,7 @@ class At:
     def __init__(self, step: int, act: Callable[[], object]) -> None:
         self.at, self.act = step, act
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, pace: object = None) -> None:
         pass
 
     def step(self, done: int, note: str) -> None:

@@ -79,10 +79,11 @@ def test_training_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_loaded_agent_acts_like_the_trained_one(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
-    agent, fresh = pv.load(run.path), pv.load(pv.train("toy/catch", run_dir=tmp_path / "other", **QUICK, seed=2).path)
+    other = pv.train("toy/catch", run_dir=tmp_path / "other", **QUICK, seed=2)
+    agent, fresh = (pv.load(each.path).unwrapped for each in (run, other))
     assert pv.evaluate(run.path) == run.returns
     seen = np.random.default_rng(0).integers(2, size=(200, 1, 10, 10)).astype(np.uint8)
-    assert agent.act(seen).tolist() == pv.load(run.path).act(seen).tolist()
+    assert agent.act(seen).tolist() == pv.load(run.path).unwrapped.act(seen).tolist()
     assert agent.act(seen).tolist() != fresh.act(seen).tolist()
     assert pv.evaluate(run.path, episodes=60, seed=99) != pv.evaluate(run.path, episodes=60)
 

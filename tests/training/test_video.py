@@ -36,7 +36,7 @@ def test_videos_of_evaluations_change_nothing(task: str, options: dict[str, Any]
 
 def test_a_video_is_the_rendered_frame_above_a_strip(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
-    plain, captioned = Recorder(), Recorder(pv.load(run.path))
+    plain, captioned = Recorder(), Recorder(pv.load(run.path).unwrapped)
     returns = pv.evaluate(run.path, episodes=2, watcher=plain)
     assert pv.evaluate(run.path, episodes=2, watcher=captioned) == returns
     assert len(plain.frames) == len(captioned.frames)
@@ -70,8 +70,8 @@ def test_an_export_is_small_and_acts_like_the_run(tmp_path: Path) -> None:
     out = pv.export(run.path, tmp_path / "agent")
     assert {p.name for p in out.iterdir()} == {"agent.json", "config.json", "manifest.json", "weights.safetensors"}
     observations = np.random.default_rng(0).integers(256, size=(20, 1, 10, 10), dtype=np.uint8)
-    actions = pv.load(run.path, "cpu").act(observations)
-    assert pv.load(out, "cpu").act(observations).equal(actions)
+    actions = pv.load(run.path, "cpu").unwrapped.act(observations)
+    assert pv.load(out, "cpu").unwrapped.act(observations).equal(actions)
     assert pv.evaluate(out, episodes=3) == pv.evaluate(run.path, episodes=3)
     with pytest.raises(pv.InputError, match="exists already"):
         pv.export(run.path, out)

@@ -160,6 +160,15 @@ class ValuesActions(Protocol):
 
 
 @runtime_checkable
+class ResamplesNoise(Protocol):
+    """An agent that explores by the noise of its layers, which stays the same until it is drawn again."""
+
+    def resample_noise(self) -> None:
+        """Draws new noise."""
+        ...
+
+
+@runtime_checkable
 class CountsReleasedParameters(Protocol):
     """An agent of the paper, whose parameters its tables count by what the released code declares."""
 

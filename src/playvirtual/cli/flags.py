@@ -9,12 +9,14 @@ from dataclasses import Field
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
-from playvirtual.config.schema import Config
+from playvirtual.config.schema import SIZES, Config
+from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
-from playvirtual.options import coerce, leaves
+from playvirtual.options import as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
-NAMED_ELSEWHERE = ("task", "method", "preset")  # arguments of the commands themselves
+# Options that are arguments of the commands themselves, or that follow from others.
+NAMED_ELSEWHERE = ("task", "method", "preset", "imports", "env_args", "size", "fitted_to")
 GROUPS = ("environment", "objective", "agent", "replay", "evaluation")
 
 
@@ -27,7 +29,7 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
     for f, kind, value in leaves(config):
         if f.name not in without:
             owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-            _add_flag(groups[owner], f, kind, f" (default: {_as_text(value)})")
+            _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -46,13 +48,6 @@ def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> None:
         metavar=_placeholder(kind),
         help=f"{f.metadata['help']}{default}".replace("%", "%%"),
     )
-
-
-def _as_text(value: Any) -> str:
-    """A value as the command line takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 
 def _placeholder(kind: Any) -> str:
@@ -115,6 +110,58 @@ def add_trust_env(parser: argparse.ArgumentParser) -> None:
         help="import the module of an environment that only a file names, as in gym/module:Name-v0: this executes the "
         "module, so use it for run folders and grids that you trust",
     )
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag by which a user names modules, which `import_named` has imported by then."""
+    parser.add_argument(
+        "--import",
+        action="append",
+        dest="imports",
+        metavar="MODULE",
+        help="import a module first, installed or of the current folder, which registers environments, agents or "
+        "methods; may be given more than once; training records it",
+    )
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for the size of networks and images."""
+    parser.add_argument(
+        "--size",
+        metavar="{" + ",".join(SIZES) + "}",
+        help="networks, images, K, M and paces: the paper's, or smaller ones for a CPU (default: the paper's for its "
+        "benchmarks; for environments of your own what fits their images and the device)",
+    )
+
+
+def add_env_arg(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for arguments of an environment."""
+    parser.add_argument(
+        "--env-arg",
+        action="append",
+        dest="env_args",
+        metavar="NAME=VALUE",
+        help="an argument that gym/… or env/… is made with, such as size=12; may be given more than once",
+    )
+
+
+def import_named(words: Sequence[str]) -> None:
+    """Imports the modules that a command line names, before its task, method and flags are looked up."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    add_import(parser)
+    import_modules(parser.parse_known_args(words)[0].imports or ())
+
+
+def given_own_env(options: argparse.Namespace) -> dict[str, Any]:
+    """The options `imports`, `env_args` and `size`, if their flags were given."""
+    given = {name: getattr(options, name) for name in ("imports", "env_args", "size")}
+    return {name: values for name, values in given.items() if values}
+
+
+def given_for_fit(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that settings are fitted to, as far as their flags were given, not checked yet."""
+    given = given_fields(options)
+    return {**given_own_env(options), **{name: given[name] for name in ("steps", "device") if name in given}}
 
 
 def no_task(command: str) -> InputError:

@@ -7,21 +7,31 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from playvirtual import __version__
-from playvirtual.cli.flags import Parser, no_task, unknown_flag
+from playvirtual.cli.flags import Parser, import_named, no_task, unknown_flag
 from playvirtual.cli.list import add_list
+from playvirtual.cli.share import add_export, add_pull, add_push
 from playvirtual.cli.study import add_probe, add_report, add_sweep
-from playvirtual.cli.train import add_bench, add_evaluate, add_export, add_train
+from playvirtual.cli.train import add_bench, add_evaluate, add_train
 from playvirtual.config.schema import option_of_other_agent
 from playvirtual.errors import Crash, InputError, Interrupted, RunError, out_of_memory, shown, unknown
 from playvirtual.messages import log_to_stderr, replace_unencodable, say
 
+GROUPS = {  # of commands, as the help shows them
+    "one agent": ("train", "evaluate", "export"),
+    "a model hub": ("push", "pull"),
+    "studies": ("sweep", "report", "probe"),
+    "this machine, and what there is": ("bench", "list"),
+}
 EXAMPLES = """\
 examples:
   playvirtual train toy/catch                             train PlayVirtual on a toy, minutes on a laptop's CPU
   playvirtual train atari/pong --seed 3                   100k steps of Atari, minutes on a GPU
   playvirtual evaluate RUN --video                        score a run's agent again, with a video
+  playvirtual evaluate playvirtual/minatar-breakout       an agent that comes with the package
+  playvirtual export RUN --card --out pong-agent          its weights with a model card and a film, to give away
   playvirtual sweep minatar --seeds 5 --out runs/minatar  RL, SPR and PlayVirtual on five games
   playvirtual report runs/minatar --out report            tables, statistics and plots on one page
 `playvirtual COMMAND --help` explains a command; `playvirtual list tasks` shows what can be played."""
@@ -33,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        import_named(words)
         parser = _parser(words)
         if not words:
             parser.print_help(sys.stderr)
@@ -72,22 +83,38 @@ def _parser(words: Sequence[str]) -> Parser:
     """The parser of all commands; some have the flags of the task that `words` name."""
     parser = Parser(
         prog="playvirtual",
+        usage="playvirtual COMMAND [options]",
         description="Data-efficient reinforcement learning from pixels with PlayVirtual.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"playvirtual {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser, help=argparse.SUPPRESS
+    )
     add_train(commands, words)
     add_evaluate(commands)
     add_export(commands)
+    add_push(commands)
+    add_pull(commands)
     add_bench(commands, words)
     add_list(commands)
     add_sweep(commands, words)
     add_probe(commands)
     add_report(commands)
+    parser.description = f"{parser.description}\n\n{_command_groups(commands)}"
     return parser
+
+
+def _command_groups(commands: Any) -> str:
+    """Every command with its line of help, in the groups of GROUPS."""
+    about = {action.dest: action.help for action in commands._choices_actions}
+    lines = []
+    for title, names in GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:<10}{about.pop(name)}" for name in names), ""]
+    assert not about, f"commands without a group: {sorted(about)}"
+    return "\n".join(lines).rstrip()
 
 
 def _check_working_directory() -> None:

@@ -12,10 +12,15 @@ from typing import Any
 from playvirtual.cli.flags import (
     DEFAULT_TASK,
     NAMED_ELSEWHERE,
+    add_env_arg,
     add_fields,
+    add_import,
+    add_size,
     add_trust_env,
     first_look,
     given_fields,
+    given_for_fit,
+    given_own_env,
     optional_int,
 )
 from playvirtual.config.build import base
@@ -81,6 +86,9 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="runs", metavar="DIR", help="where the run folders go (default: runs)")
     parser.add_argument("--retries", default="1", metavar="N", help="further attempts of a failed run (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="print the grid and an estimate of time, run nothing")
+    add_import(parser)
+    add_env_arg(parser)
+    add_size(parser)
     add_trust_env(parser)
     engine = parser.add_argument_group("where the runs go")
     engine.add_argument("--engine", default="local", metavar="local|ray", help="default: local, this machine")
@@ -112,6 +120,7 @@ def add_probe(commands: Any) -> None:
     parser.add_argument("--transitions", default="1000", metavar="N", help="dynamics: how many (default: 1000)")
     parser.add_argument("--seed", metavar="N", help="dynamics: seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add_import(parser)
     add_trust_env(parser)
     parser.set_defaults(run=_probe)
 
@@ -130,6 +139,7 @@ def add_report(commands: Any) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument("--out", default="report", metavar="DIR", help="where the report goes (default: report)")
     parser.add_argument("--title", default="Study report", metavar="TEXT", help="the page's title")
+    add_import(parser)
     parser.set_defaults(run=_report)
 
 
@@ -146,7 +156,8 @@ def _first_config(words: Sequence[str]) -> Config:
         if not options.suite:
             check_trusted_suites(grid := load(options.experiment or ""), trust_env=options.trust_env)
             suites = grid.suites
-        return base(suite(suites[0] if suites else DEFAULT_TASK)[0].task)
+        first = suite(suites[0] if suites else DEFAULT_TASK)[0].task
+        return base(first, options=given_for_fit(options))
     except InputError:  # reported with more detail when the sweep is planned
         return base(DEFAULT_TASK)
 
@@ -160,7 +171,7 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     from playvirtual.study.sweep.plan import plan
     from playvirtual.study.sweep.sweep import check_retries, sweep
 
-    fields = given_fields(options)
+    fields = {**given_fields(options), **given_own_env(options)}
     where = (options.engine, vars(options), fields.get("device", "auto"))
     engine.check_options(*where)
     retries = check_retries(coerce("retries", int, options.retries))
@@ -198,12 +209,10 @@ def _folder(field: str, path: str) -> Path:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    from playvirtual.envs import check_trusted
     from playvirtual.runs.folder import RunFolder
     from playvirtual.study.probes.probe import probe
 
-    task = RunFolder.open(options.path).config().task
-    check_trusted(task, f"the run folder {options.path!r}", trust_env=options.trust_env)
+    RunFolder.open(options.path).trusted_config(trust_env=options.trust_env)
     transitions, seed = coerce("transitions", int, options.transitions), optional_int("seed", options.seed)
     show(probe(options.path, options.what, transitions=transitions, seed=seed, device=options.device))
     return 0

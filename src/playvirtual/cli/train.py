@@ -1,4 +1,4 @@
-"""`playvirtual train`, `evaluate`, `export` and `bench`: the commands about one run."""
+"""`playvirtual train`, `evaluate` and `bench`: the commands about one run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import Any
 from playvirtual import files
 from playvirtual.cli.flags import (
     DEFAULT_TASK,
+    add_env_arg,
     add_fields,
+    add_import,
+    add_size,
     add_trust_env,
     first_look,
     given_fields,
+    given_for_fit,
+    given_own_env,
     no_task,
     optional_int,
 )
@@ -37,10 +42,8 @@ EVALUATE_EXAMPLES = """\
 examples:
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
-  playvirtual evaluate pong-agent --video                                        an export, with a video"""
-EXPORT_EXAMPLES = """\
-example:
-  playvirtual export runs/atari-pong/playvirtual/seed-1 --out pong-agent"""
+  playvirtual evaluate pong-agent --video                                        an export, with a video
+  playvirtual evaluate playvirtual/minatar-breakout                              an agent that comes with the package"""
 BENCH_EXAMPLES = """\
 example:
   playvirtual bench atari/pong --precision bf16 --json pong.json
@@ -88,7 +91,10 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="none, tensorboard, wandb, or both with a comma: loggers beside the run folder, which is always written",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--quiet", action="store_true", help="no progress display and no estimate of the time")
+    add_import(parser)
+    add_env_arg(parser)
+    add_size(parser)
     add_trust_env(parser)
 
 
@@ -102,7 +108,7 @@ def add_evaluate(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
+    parser.add_argument("path", metavar="RUN", help="a run folder, an export, or the name of a built-in agent")
     parser.add_argument("--episodes", metavar="N", help="default: as many as the run's own evaluation")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
@@ -112,24 +118,9 @@ def add_evaluate(commands: Any) -> None:
         help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
         "MP4 with the extra `video` installed, else GIF",
     )
+    add_import(parser)
     add_trust_env(parser)
     parser.set_defaults(run=_evaluate)
-
-
-def add_export(commands: Any) -> None:
-    """Adds `playvirtual export`."""
-    parser = commands.add_parser(
-        "export",
-        help="write a trained agent as a small folder",
-        description="Write the policy weights and the configuration alone, without replay and optimizers; "
-        "`playvirtual evaluate` and pv.load take the folder like a run.",
-        epilog=EXPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("path", metavar="RUN", help="a run folder")
-    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
-    parser.set_defaults(run=_export)
 
 
 def add_bench(commands: Any, words: Sequence[str]) -> None:
@@ -157,6 +148,9 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="paper", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--repeats", default="15", metavar="N", help="timed blocks of updates (default: 15)")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    add_import(parser)
+    add_env_arg(parser)
+    add_size(parser)
 
 
 def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
@@ -165,28 +159,31 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
         return False, base(DEFAULT_TASK)
     options, stray = first_look(words[1:], add_arguments)
     try:
-        run = None if options.task else _config_of_run(getattr(options, "resume", None))
+        run = None if options.task else _config_of_run(options)
         if run is not None:  # the kind of its agent tells the kind of its actions: no environment is made here
-            return True, base(run.task, agent_of(run.agent).name, run.method)
-        return options.task is not None, base(options.task or DEFAULT_TASK, method=options.method or "playvirtual")
+            fitted = {"size": run.size, "fitted_to": run.fitted_to}
+            return True, base(run.task, agent_of(run.agent).name, run.method, fitted)
+        method, given = options.method or "playvirtual", given_for_fit(options)
+        return options.task is not None, base(options.task or DEFAULT_TASK, method=method, options=given)
     except InputError as error:
         raise stray or error from None
 
 
-def _config_of_run(run: str | bool | None) -> Config | None:
+def _config_of_run(options: argparse.Namespace) -> Config | None:
     """The configuration of the run that is to be resumed; None if --resume names none."""
+    run = getattr(options, "resume", None)
     if not isinstance(run, str):
         return None
     from playvirtual.envs import task_names
     from playvirtual.runs.folder import RunFolder
 
     try:
-        return RunFolder.open(run).config()
+        return RunFolder.open(run).trusted_config(trust_env=options.trust_env)
     except InputError as error:
         if (
             isinstance(error, Unreadable)
             or files.kind(Path(run), "run")
-            or not (run.startswith("gym/") or run in task_names())
+            or not (run.startswith(("gym/", "env/")) or run in task_names())
         ):
             raise
         raise InputError(
@@ -200,7 +197,7 @@ def _train(options: argparse.Namespace) -> int:
     from playvirtual.study.scores import run_summary
 
     choices = {name: getattr(options, name) for name in ("method", "preset") if getattr(options, name) is not None}
-    common = {"log": options.log, "quiet": options.quiet, **choices, **given_fields(options)}
+    common = {"log": options.log, "quiet": options.quiet, **choices, **given_fields(options), **given_own_env(options)}
     if isinstance(options.resume, str):
         if options.task is not None or options.run_dir is not None:
             raise InputError(f"resume: {options.resume!r} is given beside a task or --run-dir; allowed: one of the two")
@@ -220,30 +217,27 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
-    from playvirtual.envs import check_trusted
-    from playvirtual.runs.folder import RunFolder
+    from playvirtual.runs.folder import RunFolder, builtin_agents
     from playvirtual.study.scores import run_summary
     from playvirtual.training.video import Recorder
 
-    config = RunFolder.open(options.path).config()
-    check_trusted(config.task, f"the run folder {options.path!r}", trust_env=options.trust_env)
+    folder = RunFolder.open(options.path)
+    config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
-    recorder = Recorder(load(options.path, options.device)) if options.video else None
+    recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
     returns = evaluate(
         options.path, episodes=episodes, seed=seed, device=options.device, watcher=recorder, trust_env=options.trust_env
     )
     show(run_summary(config, returns))
     if recorder is not None:
-        video = Path(options.path) / "videos" / f"evaluation-seed-{config.seed if seed is None else seed}"
+        built_in = options.path in builtin_agents() and folder.path != Path(options.path)
+        video = (
+            Path("." if built_in else options.path)
+            / "videos"
+            / f"evaluation-seed-{config.seed if seed is None else seed}"
+        )
         with writing("video", video):
             show(f"video: {recorder.save(video)}")
-    return 0
-
-
-def _export(options: argparse.Namespace) -> int:
-    from playvirtual.api import export
-
-    show(f"export: {export(options.path, options.out)}")
     return 0
 
 
@@ -254,7 +248,7 @@ def _bench(options: argparse.Namespace) -> int:
     if options.task is None:
         raise no_task("bench")
     repeats, write = coerce("repeats", int, options.repeats), json_file(options.json)
-    given = {"method": options.method, "preset": options.preset, **given_fields(options)}
+    given = {"method": options.method, "preset": options.preset, **given_fields(options), **given_own_env(options)}
     measurement = benchmark(options.task, repeats=repeats, **given)
     show(table(measurement))
     write(measurement)

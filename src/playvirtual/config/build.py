@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from math import inf
 from typing import Any, get_type_hints
 
 from playvirtual import envs
-from playvirtual.config import registry
+from playvirtual.config import fit, registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
 from playvirtual.config.schema import PRESETS, Config, with_defaults, with_values
+from playvirtual.device import is_gpu
+from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown
-from playvirtual.options import leaves
+from playvirtual.errors import InputError, shown, unknown
+from playvirtual.options import as_text, leaves
 
 
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
     """The configuration of a run of a task that can be played here."""
     if not isinstance(task, str):
-        raise InputError(f"task: {task!r} is not allowed; allowed: a name such as 'atari/pong'")
+        hint = "; what makes an environment of your own is given as env=…" if callable(task) else ""
+        raise InputError(f"task: {shown(task)} is not allowed; allowed: a name such as 'atari/pong'{hint}")
+    envs.import_modules(options.get("imports", ()))
     envs.check(task)
     return assemble(task, method, preset, options)
 
@@ -32,7 +37,11 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     spec = registry.method(method)
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    config = replace(base(task, agent_kind, method), method=method, preset=preset)
+    if "env_args" in options:
+        options = {**options, "env_args": as_texts(options["env_args"])}
+    config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
+    # What settings were fitted to, and how, `base` has set.
+    options = {name: value for name, value in options.items() if name not in ("size", "fitted_to")}
     if preset == "reference":
         config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
     config = with_defaults(config, spec.changes)
@@ -41,35 +50,88 @@ def assemble(task: str, method: str, preset: str, options: Mapping[str, Any], ag
     return _check_learns(config)
 
 
-def base(task: str, agent_kind: str = "", method: str = "playvirtual") -> Config:
+def base(
+    task: str, agent_kind: str = "", method: str = "playvirtual", options: Mapping[str, Any] | None = None
+) -> Config:
     """The settings of a task, with the agent of the method, before method, preset and options change them.
 
     `agent_kind` is the agent's name in a config.json; with it the kind of actions of a Gymnasium environment, which
-    would have to be made to find out, is known.
+    would have to be made to find out, is known. Of the options those count that settings are fitted to: `env_args`,
+    `steps`, `device`, `size`, and `fitted_to` for a recorded run, whose environment is not made.
     """
-    family = envs.family(task)
+    given, family = options or {}, envs.family(task)
+    env_args = as_texts(given.get("env_args", ()))
     if envs.env_family(task).tasks is not None:
         envs.check_name(task)
-    kind = action_kind(task, agent_kind)
+    kind = action_kind(task, agent_kind, env_args)
     found = [DEFAULTS[key, kind] for key in (task, family, "gym") if (key, kind) in DEFAULTS]
     config = replace(found[0], task=task)
     agent = registry.agent(agent_kind) if agent_kind else registry.method(method).agent_for(kind, task)
     if agent is not registry.agent_of(config.agent):
         config = replace(config, agent=agent.options_for(task))
     changes = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
-    changes = {**agent.run_options_for(task), **changes, **envs.env_family(task).options}
+    changes = {**changes, **envs.env_family(task).options}
+    changes = {**agent.run_options_for(task), **_fitted(config, kind, given, recorded=bool(agent_kind)), **changes}
     # A family may change options that other agents have; a name that none has is an error.
     elsewhere = {f.name for f, _ in every_option()} - {f.name for f, _, _ in leaves(config)}
     return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
 
 
-def action_kind(task: str, agent_kind: str = "") -> ActionKind:
+def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
+    """What the size that is given, or that fits an environment of one's own, changes in the settings of a task."""
+    size, steps, device = fit.as_options(given)
+    own = envs.env_family(config.task)
+    if own.own_settings and size:
+        raise InputError(f"size: {size!r} is not allowed; allowed: none, as {config.task} has settings of its own")
+    if not own.fitted:
+        if size in ("", "paper"):
+            return {}
+        image = min(config.environment.image_size, fit.SIDES[size])
+        changes = fit.sized_changes(size, kind, image, config)
+        return {**changes, "grayscale": config.environment.grayscale, "size": size}
+    if recorded:
+        if not given.get("fitted_to"):  # a run of an earlier version
+            return {}
+        fit.check_size(size)
+        seen = fit.Fit.parse(str(given["fitted_to"]))
+    else:
+        shown = envs.look(config.task, as_texts(given.get("env_args", ())))
+        size = size or fit.choose_size(shown.shape, on_gpu=is_gpu(device))
+        seen = fit.Fit.of(shown, steps or fit.STEPS[size])
+    changes = fit.fitted_changes(size, kind, seen, config)
+    return {"steps": fit.STEPS[size], **changes, "size": size, "fitted_to": str(seen)}
+
+
+def action_kind(task: str, agent_kind: str = "", env_args: tuple[str, ...] = ()) -> ActionKind:
     """Whether a task has discrete or continuous actions, for a recorded run by the agent that it was made with."""
     if agent_kind and len(kinds := registry.agent(agent_kind).actions) == 1:
         return next(iter(kinds))
     if agent_kind:
         envs.check_trusted(task, "a run's config.json", trust_env=False)
-    return envs.action_kind(task)
+    return envs.action_kind(task, env_args)
+
+
+def train_command(config: Config) -> str:
+    """The command that trains with this configuration: the options that its task, method and preset have not, as flags.
+
+    The device is left out: a run may be made on any.
+    """
+    fitted = {"size": config.size, "fitted_to": config.fitted_to}
+    default = assemble(config.task, config.method, config.preset, fitted, registry.agent_of(config.agent).name)
+    words = ["playvirtual", "train", config.task]
+    words += [word for module in config.imports for word in ("--import", module)]
+    words += [word for argument in config.environment.env_args for word in ("--env-arg", argument)]
+    words += ["--size", config.size] if config.size else []
+    words += [] if config.method == "playvirtual" else ["--method", config.method]
+    words += [] if config.preset == "paper" else ["--preset", config.preset]
+    pairs = zip(leaves(config), leaves(default), strict=True)
+    changed = [
+        (f.name, value)
+        for (f, _, value), (_, _, usual) in pairs
+        if f.name == "seed" or (value != usual and f.name not in ("device", "imports", "env_args"))
+    ]
+    words += [word for name, value in changed for word in (f"--{name.replace('_', '-')}", as_text(value))]
+    return shlex.join(words)
 
 
 def method_names() -> tuple[str, ...]:

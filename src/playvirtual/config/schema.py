@@ -10,11 +10,14 @@ from typing import Any, Literal, get_type_hints
 
 from playvirtual.config import registry
 from playvirtual.device import check_device_name
+from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
+from playvirtual.envs.modules import check_imports
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
+SIZES = ("small", "medium", "paper")
 Shape = tuple[int, int, int]  # (C, H, W)
 LARGEST_BETA = 0.999999  # Adam divides by 1 − β^t
 
@@ -225,6 +228,9 @@ class Config:
     encoder_from: str = option(
         "a run folder whose encoder is loaded and kept frozen, for RL alone; empty: none", default=""
     )
+    imports: tuple[str, ...] = option("modules that are imported before the task is looked up", default=())
+    size: str = option("small, medium or paper: networks and images; empty: the task's own settings", default="")
+    fitted_to: str = option("what the settings of an environment of one's own are fitted to; empty: none", default="")
 
     @property
     def frames_per_step(self) -> int:
@@ -330,6 +336,10 @@ def validated(config: Config) -> Config:
             f"encoder_from: a fixed encoder learns from no prediction, but K is {config.objective.K}; allowed: with "
             "--method rl"
         )
+    if config.size and config.size not in SIZES:
+        raise unknown("size", config.size, SIZES)
+    check_imports(config.imports)
+    as_keywords(config.environment.env_args)
     config.agent.check(config)
     _check_replay(config)
     return config
@@ -387,14 +397,17 @@ def from_dict(data: Mapping[str, Any]) -> Config:
 def differences(a: Config, b: Config) -> list[str]:
     """The fields in which two configurations differ, as `name: value in a → value in b`.
 
-    The device is left out: a run may be resumed on another card, or without any.
+    Left out are the device, since a run may be resumed on another card or without any, and the modules that are
+    imported, since an environment may have been moved to another one.
     """
     if type(a.agent) is not type(b.agent):
         if a.task != b.task:
             return [f"task: {a.task!r} → {b.task!r}"]
         return [f"agent: {registry.agent_of(a.agent).name!r} → {registry.agent_of(b.agent).name!r}"]
     pairs = zip(leaves(a), leaves(b), strict=True)
-    return [f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name != "device"]
+    return [
+        f"{f.name}: {x!r} → {y!r}" for (f, _, x), (_, _, y) in pairs if x != y and f.name not in ("device", "imports")
+    ]
 
 
 def _from_dict(cls: Any, data: Any, agent: Any, group: str = "") -> Any:

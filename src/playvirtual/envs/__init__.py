@@ -1,6 +1,7 @@
 """Environments: Atari, DMControl, MinAtar, toys and anything from Gymnasium, behind one small protocol."""
 
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv, VectorStep
+from playvirtual.envs.modules import check_imports, check_trusted, executed_modules, import_modules, named_module
 from playvirtual.envs.registry import (
     ActionKind,
     EnvFamily,
@@ -8,13 +9,13 @@ from playvirtual.envs.registry import (
     check,
     check_name,
     check_options,
-    check_trusted,
     env_family,
     family,
+    look,
     make,
-    named_module,
     register_env,
     task_names,
+    to_frame_of,
 )
 
 __all__ = [
@@ -25,13 +26,18 @@ __all__ = [
     "VectorStep",
     "action_kind",
     "check",
+    "check_imports",
     "check_name",
     "check_options",
     "check_trusted",
     "env_family",
+    "executed_modules",
     "family",
+    "import_modules",
+    "look",
     "make",
     "named_module",
     "register_env",
     "task_names",
+    "to_frame_of",
 ]

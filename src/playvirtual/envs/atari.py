@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from playvirtual.device import own_cores
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, VectorEnv, VectorStep
-from playvirtual.envs.image import enlarge
+from playvirtual.envs.image import as_image, channels_first, enlarge, resize_area_in_order, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import BackgroundReset
 
@@ -229,6 +229,20 @@ class ColorReplay:
         self._played += 1
 
 
+def _to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, int]) -> Frames:
+    """The frame of the last two screens, as the emulator makes it of the last two of an action: gray, maximum, area.
+
+    A screen of the frame's own size is taken as one that is preprocessed already.
+    """
+    channels, size, _ = frame_shape
+    screens = [as_image(screen, frame_shape) for screen in observations[-2:]]
+    if screens[-1].shape == frame_shape:
+        return screens[-1]
+    if channels == 1:
+        screens = [to_gray(screen) if screen.shape[2] == 3 else screen for screen in screens]
+    return channels_first(resize_area_in_order(np.maximum.reduce(screens), size))
+
+
 def _make(name: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
     """A single environment resets in the background: loading a ROM is slow and releases Python's lock."""
     life_loss_is_terminal = training and config.life_loss_is_terminal
@@ -240,5 +254,6 @@ FAMILY = EnvFamily(
     tasks=games,
     make_vector=_make,
     actions="discrete",
+    to_frame=_to_frame,
     envs_per_worker=8,  # steps are fast, but an emulator is slow to make (0.1 s, with Python's lock held)
 )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.envs import gl
-from playvirtual.envs.env import ActionSpace, Frames
+from playvirtual.envs.env import ActionSpace, Frames, to_native
 from playvirtual.envs.image import channels_first, enlarge, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
@@ -74,8 +74,8 @@ class DMControl:
 
         bounds = self._env.action_spec()
         limited = bounds.maximum < UNBOUNDED
-        self._low = np.where(limited, bounds.minimum, -1.0)
-        self._span = np.where(limited, bounds.maximum - bounds.minimum, 2.0)
+        low, high = np.where(limited, bounds.minimum, -1.0), np.where(limited, bounds.maximum, 1.0)
+        self.native_action_space = spaces.Box(low, high, dtype=np.float64)
         self.action_space: ActionSpace = spaces.Box(-1.0, 1.0, bounds.shape, np.float32)
         self.frame_shape = (1 if grayscale else 3, image_size, image_size)
         self._grayscale = grayscale
@@ -85,8 +85,7 @@ class DMControl:
         self._env.reset()
 
     def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
-        unit = (np.clip(action.astype(np.float64), -1, 1) + 1) / 2
-        now = self._env.step(self._low + unit * self._span)
+        now = self._env.step(to_native(action, self.native_action_space))
         done = bool(now.last())
         return EnvStep(float(now.reward), done and now.discount == 0, done)
 

@@ -30,6 +30,9 @@ class EnvironmentConfig:
     max_episode_frames: int = option("an episode ends here at the latest; 0: the task's own limit", low=0)
     life_loss_is_terminal: bool = option("in training, a lost life ends the return (Atari)")
     reward_clip: float = option("training rewards are clipped to ± this; 0: not clipped", low=0)
+    env_args: tuple[str, ...] = option(
+        "arguments that an environment of your own is made with, each NAME=VALUE", default=()
+    )
 
 
 class VectorStep(NamedTuple):
@@ -84,6 +87,15 @@ class ResetsInBackground(Protocol):
     def prepare_reset(self, seed: int) -> None: ...
 
 
+def to_native(action: npt.NDArray[np.generic], space: spaces.Space[Any]) -> Any:
+    """An agent's action, which counts from 0 or lies in [−1, 1]ᴬ, in the action space that the environment declares."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start) + int(action)
+    assert isinstance(space, spaces.Box)
+    unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
+    return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
+
+
 def describe_space(space: ActionSpace) -> dict[str, Any]:
     """The space as JSON can hold it: the number of actions, or the bounds of a box."""
     if isinstance(space, spaces.Discrete):
@@ -97,3 +109,15 @@ def space_from_description(record: Mapping[str, Any]) -> ActionSpace:
         return spaces.Discrete(int(record["n"]))
     low, high = (np.asarray(record[key], dtype=np.float32) for key in ("low", "high"))
     return spaces.Box(low, high, dtype=np.float32)
+
+
+NativeSpace = spaces.Space[Any]  # what an environment declares: Discrete with any start, Box of any shape and type
+
+
+def describe_native_space(space: NativeSpace) -> dict[str, Any]:
+    """An environment's own action space as JSON can hold it."""
+    if isinstance(space, spaces.Discrete):
+        return {"n": int(space.n), "start": int(space.start)}
+    assert isinstance(space, spaces.Box)
+    low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
+    return {"low": low, "high": high, "shape": list(space.shape), "dtype": str(space.dtype)}

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from playvirtual.envs import gl
-from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
-from playvirtual.envs.image import channels_first, enlarge, resize_area, to_gray
+from playvirtual.envs.arguments import as_keywords
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
+from playvirtual.envs.image import CHANNELS, enlarge, image_to_frame
+from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError
+from playvirtual.extensions import import_from_here
 
-CHANNELS = (1, 3)  # gray, or red, green and blue
-ALLOWED = "allowed: uint8, (H, W), (H, W, 1), (H, W, 3), (1, H, W) or (3, H, W)"
 RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 
 
@@ -31,38 +34,45 @@ class GymEnv:
 
     Images are gray or have three colours, first or last, and are reduced by area to a square; four channels are
     refused, as they may be colours with opacity or a stack of four frames. Discrete actions count from 0; a box is
-    flattened and its finite bounds are scaled to [−1, 1].
+    flattened and its finite bounds are scaled to [−1, 1]. Observations may be a Dict of one image and vectors, whose
+    numbers follow the colours as planes of a frame.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], task: str, image_size: int, *, grayscale: bool) -> None:
         """`task` is the name that errors give."""
         self._env, self._task = env, task
-        self._sees_observations = _is_image_space(task, env.observation_space)
+        shown = env.observation_space
+        self._parts = ObservedParts(task, shown) if shows_images(task, shown) else None  # None: what it renders is seen
+        self.numbers = self._parts.count if self._parts is not None else 0  # beside the image
         self.action_space = _action_space(task, env.action_space)
-        self._size = image_size
-        self._grayscale = grayscale
+        self.native_action_space = env.action_space
         self._observation: Any = None
         self.time_limit = _time_limit(env)
         self._shape: tuple[int, ...] | None = None  # of every image, known from the first
-        self._highest = _highest(env.observation_space) if self._sees_observations else 255
-        with _in_one_line(task, "be reset"):
+        self._highest = int(self._parts.image_space.high.max(initial=0)) if self._parts is not None else 255
+        with in_one_task_line(task, "be reset"):
             self.reset(0)
-        with _in_one_line(task, "be drawn"):
-            channels = min(self._image().shape[2], 1 if grayscale else 3)
+        with in_one_task_line(task, "be drawn"):
+            height, width, colours = self._image().shape
+        self.image_shape = (colours, height, width)  # of the environment's own images
+        channels = min(colours, 1 if grayscale else 3) + self.numbers
         self.frame_shape = (channels, image_size, image_size)
 
     def reset(self, seed: int) -> None:
         self._observation, _ = self._env.reset(seed=seed)
 
     def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
-        self._observation, reward, terminated, truncated, _ = self._env.step(self._env_action(action))
+        self._observation, reward, terminated, truncated, _ = self._env.step(
+            to_native(action, self.native_action_space)
+        )
         return EnvStep(float(reward), bool(terminated), bool(terminated or truncated))
 
     def frame(self) -> Frames:
-        image = self._image()
-        if self._grayscale and image.shape[2] == 3:
-            image = to_gray(image)
-        return channels_first(resize_area(image, self._size))
+        channels, *size = self.frame_shape
+        frame = image_to_frame(self._image(), (channels - self.numbers, *size))
+        if self._parts is None or not self.numbers:
+            return frame
+        return np.concatenate([frame, self._parts.planes(self._observation, size[0])])
 
     def render(self) -> Frames:
         image = self._image()
@@ -73,10 +83,11 @@ class GymEnv:
 
     def _image(self) -> Frames:
         """(H, W, C), C = 1 or 3, at the environment's own size."""
-        image = np.asarray(self._observation if self._sees_observations else self._env.render())
-        if image.dtype != np.uint8 or not _is_image_shape(image.shape):
+        parts = self._parts
+        image = np.asarray(self._env.render()) if parts is None else parts.image(self._observation)
+        if image.dtype != np.uint8 or not is_image_shape(image.shape):
             raise InputError(f"task: the image of {self._task!r} is {image.dtype} of shape {image.shape}; {ALLOWED}")
-        self._shape = self._shape or (self._env.observation_space.shape if self._sees_observations else image.shape)
+        self._shape = self._shape or (image.shape if parts is None else parts.image_space.shape)
         if image.shape != self._shape:
             raise InputError(f"task: the image of {self._task!r} has shape {image.shape}; allowed: {self._shape}")
         if self._highest < 255 and image.max(initial=0) > self._highest:
@@ -87,15 +98,6 @@ class GymEnv:
         if image.ndim == 2:
             return image[..., None]
         return image if image.shape[2] in CHANNELS else image.transpose(1, 2, 0)
-
-    def _env_action(self, action: npt.NDArray[np.generic]) -> Any:
-        """The agent's action in the environment's own action space."""
-        space = self._env.action_space
-        if isinstance(space, spaces.Discrete):
-            return space.start + int(action)
-        assert isinstance(space, spaces.Box)
-        unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
-        return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> int:
@@ -108,43 +110,64 @@ def _time_limit(env: gymnasium.Env[Any, Any]) -> int:
     return min((int(limit) for limit in limits if limit), default=0)
 
 
-def _highest(space: spaces.Space[Any]) -> int:
-    """The largest value of an image space."""
-    assert isinstance(space, spaces.Box)
-    return int(space.high.max(initial=0))
-
-
 def make_by_id(env_id: str, config: EnvironmentConfig) -> GymEnv:
     """The environment that Gymnasium knows as `Name-v0` or `module:Name-v0`."""
     task = f"gym/{env_id}"
-    return GymEnv(_make(env_id, task), task, config.image_size, grayscale=config.grayscale)
+    env = _make(env_id, task, as_keywords(config.env_args))
+    return GymEnv(env, task, config.image_size, grayscale=config.grayscale)
 
 
 def wrap(env: gymnasium.Env[Any, Any], task: str, config: EnvironmentConfig) -> GymEnv:
     """An environment that is made already; one without image observations must have the render_mode `rgb_array`."""
-    gl.load_triton_first()
-    _draw_without_display()
-    if not _is_image_space(task, env.observation_space) and env.render_mode != "rgb_array":
+    prepare_drawing()
+    if not shows_images(task, env.observation_space) and env.render_mode != "rgb_array":
         raise InputError(
             f"task: {task!r} shows no pixels; its observations are {env.observation_space} and its render_mode is "
-            f"{env.render_mode!r}; allowed: image observations, or the render_mode 'rgb_array'"
+            f"{env.render_mode!r}; allowed: image observations (uint8, (H, W, 3) or the like), or the render_mode "
+            "'rgb_array' and a method render()"
         )
     return GymEnv(env, task, config.image_size, grayscale=config.grayscale)
 
 
 def check_id(env_id: str) -> None:
-    """Raises an `InputError` with the nearest id unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
+    """Raises an `InputError` that says what to do unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
     module, _, name = env_id.rpartition(":")
     if module:
-        with _in_one_line(f"gym/{env_id}", f"import the module {module!r}"):
-            import_module(module)
+        with in_one_task_line(f"gym/{env_id}", f"import the module {module!r}"):
+            import_from_here(module)
     if name not in gymnasium.registry:
         with suppress(ImportError):
             _register_atari()
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise unknown("task", f"gym/{env_id}", (f"gym/{known}" for known in gymnasium.registry)) from error
+        raise _unknown_id(env_id, module, name) from error
+
+
+def _unknown_id(env_id: str, module: str, name: str) -> InputError:
+    """The error for an id that Gymnasium does not know: the nearest id, and how to make an own environment known."""
+    same, by_name = _without_version(name), {_without_version(known): known for known in gymnasium.registry}
+    nearest = by_name.get(same) or next((by_name[n] for n in get_close_matches(same, by_name, n=1, cutoff=0.75)), None)
+    hint = f"did you mean 'gym/{nearest}'? " if nearest else ""
+    if module:
+        own = [known for known, spec in gymnasium.registry.items() if _defining_module(spec) == module]
+        what = f"the module {module!r} registers {', '.join(own)}" if own else f"{module!r} registers none of its own"
+        return InputError(f"task: 'gym/{env_id}' is not known; {hint}{what}; allowed: an id that it registers")
+    return InputError(
+        f"task: 'gym/{env_id}' is not known; {hint}allowed: an id that Gymnasium knows; for an environment of your "
+        f"own: gym/MODULE:{name} or --import MODULE with the module that registers it, or env/MODULE:CLASS, which "
+        "needs no registering"
+    )
+
+
+def _without_version(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id).lower()
+
+
+def _defining_module(spec: EnvSpec) -> str:
+    """The module of the class or function that makes an environment."""
+    entry = spec.entry_point
+    return entry.partition(":")[0] if isinstance(entry, str) else str(getattr(entry, "__module__", ""))
 
 
 def _register_atari() -> None:
@@ -156,7 +179,7 @@ def _register_atari() -> None:
 
 
 @contextmanager
-def _in_one_line(task: str, what: str) -> Iterator[None]:
+def in_one_task_line(task: str, what: str) -> Iterator[None]:
     """Turns any error of a foreign environment into an `InputError` with the error's type and text in one line."""
     try:
         yield
@@ -167,13 +190,12 @@ def _in_one_line(task: str, what: str) -> Iterator[None]:
         raise InputError(f"task: {task!r} cannot {what}: {reason}") from error
 
 
-def _make(env_id: str, task: str) -> gymnasium.Env[Any, Any]:
+def _make(env_id: str, task: str, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """The environment, which renders if its observations are not images."""
-    gl.load_triton_first()
-    _draw_without_display()
-    with _in_one_line(task, "be made"):
-        env = gymnasium.make(env_id, disable_env_checker=True)
-        if _is_image_space(task, env.observation_space):
+    prepare_drawing()
+    with in_one_task_line(task, "be made"):
+        env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+        if shows_images(task, env.observation_space) or env.render_mode == "rgb_array":
             return env
         if "rgb_array" not in env.metadata.get("render_modes", ()):
             raise InputError(
@@ -181,25 +203,14 @@ def _make(env_id: str, task: str) -> gymnasium.Env[Any, Any]:
                 "and it does not render 'rgb_array'"
             )
         env.close()
-        return gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True)
+        return gymnasium.make(env_id, disable_env_checker=True, **{**arguments, "render_mode": "rgb_array"})
 
 
-def _draw_without_display() -> None:
-    """Makes SDL, with which pygame draws into memory, silent where there is no display."""
+def prepare_drawing() -> None:
+    """Makes what environments may draw with safe to load, and SDL, pygame's, silent where there is no display."""
+    gl.load_triton_first()
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-
-
-def _is_image_space(task: str, space: spaces.Space[Any]) -> bool:
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    if len(space.shape) == 3 and not _is_image_shape(space.shape) and 4 in (space.shape[0], space.shape[2]):
-        raise InputError(f"task: the observations of {task!r} are uint8 of shape {space.shape}; {ALLOWED}")
-    return _is_image_shape(space.shape)
-
-
-def _is_image_shape(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and (shape[2] in CHANNELS or shape[0] in CHANNELS))
 
 
 def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:
@@ -208,9 +219,14 @@ def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:
         return spaces.Discrete(int(space.n))
     if isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
         return spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
-    raise InputError(f"task: {task!r} has the action space {space}; allowed: Discrete, Box with finite bounds")
+    hint = ""
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        hint = "; gymnasium.wrappers.TransformAction can number the combinations, see docs/your-environment.md"
+    elif isinstance(space, spaces.Box):
+        hint = ", which gymnasium.wrappers.TransformAction can give it"
+    raise InputError(f"task: {task!r} has the action space {space}; allowed: Discrete, Box with finite bounds{hint}")
 
 
 # Nothing is known of an environment before it is made: neither its kind of action space nor whether its steps are slow
 # enough to pay for worker processes.
-FAMILY = EnvFamily(tasks=None, make=make_by_id, check_task=check_id)
+FAMILY = EnvFamily(tasks=None, make=make_by_id, check_task=check_id, takes_env_args=True, fitted=True)

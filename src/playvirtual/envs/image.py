@@ -1,13 +1,18 @@
-"""Image operations in plain NumPy: gray, resizing by area, enlargement by whole pixels."""
+"""Image operations in plain NumPy: gray, resizing by area, enlargement by whole pixels; raw images as frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from playvirtual.envs.env import Frames
+from playvirtual.errors import InputError, shown
+
+CHANNELS = (1, 3)  # gray, or red, green and blue
 
 # ITU-R BT.601 luma, what "gray" means in ALE, OpenCV and Pillow.
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -40,6 +45,35 @@ def _coverage(old: int, new: int) -> npt.NDArray[np.float32]:
     return share
 
 
+def resize_area_in_order(image: Frames, size: int) -> Frames:
+    """`resize_area` with the sums in OpenCV's order, which ALE uses: rows first, one pixel after the other, in float32.
+
+    The result is the emulator's bit by bit, where a matrix product rounds one pixel in some thousands differently.
+    """
+    height, width, _ = image.shape
+    if (height, width) == (size, size):
+        return image
+    rows = np.zeros((height, size, image.shape[2]), np.float32)
+    for columns, share in zip(*_taps(width, size), strict=True):
+        rows += image[:, columns].astype(np.float32) * share[:, None]
+    pixels = np.zeros((size, size, image.shape[2]), np.float32)
+    for lines, share in zip(*_taps(height, size), strict=True):
+        pixels += rows[lines] * share[:, None, None]
+    resized: Frames = np.rint(pixels).astype(np.uint8)
+    return resized
+
+
+@lru_cache(maxsize=16)
+def _taps(old: int, new: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """The old pixels that each new one covers, in order, and their shares, (taps, new) each; 0 for no pixel."""
+    share = _coverage(old, new)
+    taps = int((share > 0).sum(1).max())
+    pixels = np.minimum((share > 0).argmax(1) + np.arange(taps)[:, None], old - 1)
+    weights = share[np.arange(new), pixels]
+    weights[1:][pixels[1:] == pixels[:-1]] = 0  # beyond the last old pixel
+    return pixels, weights
+
+
 def enlarge(image: Frames, factor: int) -> Frames:
     """(H, W, C) with every pixel drawn `factor` times in both directions; one channel becomes three."""
     large = image.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -49,3 +83,41 @@ def enlarge(image: Frames, factor: int) -> Frames:
 def channels_first(image: Frames) -> Frames:
     """(H, W, C) to a contiguous (C, H, W)."""
     return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+# The raw observations since the agent's last action, oldest first, and the shape of a frame -> the frame (C, H, W).
+ToFrame = Callable[[Sequence[Any], tuple[int, int, int]], Frames]
+
+
+def newest_to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, int]) -> Frames:
+    """The frame of the newest raw observation: reduced to gray where the agent sees gray, and by area to its size."""
+    image = as_image(observations[-1], frame_shape)
+    return image if image.shape == frame_shape else image_to_frame(image, frame_shape)
+
+
+def image_to_frame(
+    image: Frames, frame_shape: tuple[int, int, int], resize: Callable[[Frames, int], Frames] = resize_area
+) -> Frames:
+    """(H, W, C), C = 1 or 3, as the frame (C, H, W) that an agent sees."""
+    if frame_shape[0] == 1 and image.shape[2] == 3:
+        image = to_gray(image)
+    return channels_first(resize(image, frame_shape[1]))
+
+
+def as_image(observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
+    """A raw observation as (H, W, C), or, where it has the frame's own shape and needs nothing more, as it is."""
+    try:
+        image = np.asarray(observation)
+    except (TypeError, ValueError):  # lists of different lengths, a tensor on a GPU
+        image = np.empty(0, object)
+    if image.dtype == np.uint8 and image.shape == frame_shape:
+        return image
+    channels_last = image[..., None] if image.ndim == 2 else image
+    if channels_last.ndim == 3 and channels_last.shape[2] not in CHANNELS:
+        channels_last = channels_last.transpose(1, 2, 0)
+    is_image = image.dtype == np.uint8 and channels_last.ndim == 3 and channels_last.size > 0
+    if is_image and (channels_last.shape[2], frame_shape[0]) in ((1, 1), (3, 3), (3, 1)):
+        return channels_last
+    found = f"{image.dtype} of shape {image.shape}" if image.dtype != object else shown(observation)
+    images = {1: "(H, W), (H, W, 1), (H, W, 3), or ", 3: "(H, W, 3), (3, H, W), or "}.get(frame_shape[0], "")
+    raise InputError(f"observation: {found} is not allowed; allowed: uint8 of shape {images}{frame_shape}")

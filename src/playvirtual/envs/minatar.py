@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
-from playvirtual.envs.image import channels_first, enlarge
+from playvirtual.envs.image import channels_first, enlarge, newest_to_frame
 from playvirtual.envs.registry import EnvFamily, require_options
 from playvirtual.envs.vector import EnvStep
 
@@ -65,7 +65,7 @@ class MinAtar:
         return EnvStep(float(reward), bool(ended), bool(ended))
 
     def frame(self) -> Frames:
-        return channels_first(self._game.state().astype(np.uint8) * 255)
+        return state_to_frame(self._game.state())
 
     def render(self) -> Frames:
         """The grid in colours; where objects overlap, the later channel is on top."""
@@ -78,6 +78,20 @@ class MinAtar:
 
     def close(self) -> None:
         pass
+
+
+def state_to_frame(state: npt.NDArray[np.bool_]) -> Frames:
+    """(H, W, C): where objects are -> (C, H, W) of 0 and 255."""
+    return channels_first(state.astype(np.uint8) * 255)
+
+
+def _to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, int]) -> Frames:
+    """The frame of the package's `state()`, which its Gymnasium environments observe too."""
+    state = np.asarray(observations[-1])
+    channels, height, width = frame_shape
+    if state.dtype == np.bool_ and state.shape == (height, width, channels):
+        return state_to_frame(state)
+    return newest_to_frame(observations, frame_shape)
 
 
 def _make_game(game: str) -> Any:
@@ -113,4 +127,6 @@ FAMILY = EnvFamily(
     make=lambda name, config: MinAtar(name),
     actions="discrete",
     check_options=_check_options,
+    to_frame=_to_frame,
+    own_settings=True,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from gymnasium import spaces
 
 from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
+from playvirtual.envs.image import ToFrame, newest_to_frame
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
 from playvirtual.errors import InputError, unknown
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
@@ -45,10 +45,14 @@ class EnvFamily:
     check_task: Callable[[str], None] | None = None  # raises an InputError for a wrong name where `tasks` is None
     check_options: Callable[[str, EnvironmentConfig], None] | None = None  # raises for options that do not fit
     check_installed: Callable[[], None] | None = None  # raises an InputError where a package is missing
+    takes_env_args: bool = False  # its environments are made with the options' `env_args`
+    own_settings: bool = False  # its tasks have settings of their own, which no `size` replaces
+    fitted: bool = False  # the settings of a run are fitted to what the environment shows
     envs_per_worker: int | None = None  # environments that pay for a worker process; None: all stay in this process
     # Called in this process before workers start; each worker passes what it returned, as JSON, to `set_up_worker`.
     before_workers: Callable[[], Any] | None = None
     set_up_worker: Callable[[Any], None] | None = None
+    to_frame: ToFrame = newest_to_frame  # what a frame is made of, for agents that act outside of these environments
 
     def task_names(self) -> list[str]:
         """The names without the family's; empty where they cannot be listed."""
@@ -56,7 +60,7 @@ class EnvFamily:
 
 
 EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
-BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym")
+BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
 
@@ -74,7 +78,8 @@ def register_env(
     >>> register_env("grid", lambda name, config: Grid(size=SIZES[name]), tasks=("small", "large"),
     ...              actions="discrete", options={"image_size": 12, "frame_stack": 1})  # doctest: +SKIP
 
-    `make` gets a task's name without the family's and the run's `EnvironmentConfig`. It returns a `SingleEnv`, or a
+    `make` gets a task's name without the family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments
+    "name=value" of the command line (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a
     `gymnasium.Env` whose observations or `rgb_array` renderings are images. Without `tasks` every name is accepted and
     passed to `make`. `actions` is the kind of action space of all tasks, or of each by name; without it a task's
     environment is made once to find out. `options` change the default options of a run with that kind of action space.
@@ -92,7 +97,11 @@ def register_env(
     else:
         _check_tasks(name, tasks, actions)
         new = EnvFamily(
-            tasks=None if tasks is None else tuple(tasks), make=make, actions=actions, options=dict(options or {})
+            tasks=None if tasks is None else tuple(tasks),
+            make=make,
+            actions=actions,
+            options=dict(options or {}),
+            takes_env_args=True,
         )
     if name in FAMILIES and FAMILIES[name] != new:
         if name in BUILT_IN:
@@ -119,7 +128,7 @@ def _check_tasks(name: str, tasks: Sequence[str] | None, actions: ActionKind | M
 
 
 for _name in BUILT_IN:
-    register_env(_name, entry_point=f"playvirtual.envs.{_name}:FAMILY")
+    register_env(_name, entry_point=f"playvirtual.envs.{'factories' if _name == 'env' else _name}:FAMILY")
 
 
 def make(
@@ -191,29 +200,16 @@ def family(task: str) -> str:
     return _split(task)[0]
 
 
-def named_module(task: str) -> str:
-    """The module that playing the task imports and so executes: "my_envs" of gym/my_envs:Name-v0; "" for none."""
-    kind, _, name = task.partition("/")
-    return name.rpartition(":")[0] if kind == "gym" else ""
-
-
-def check_trusted(task: str, where: str, *, trust_env: bool) -> None:
-    """Raises an InputError if `where`, a file that may be foreign, names a task whose module would be executed.
-
-    A task that the user names is trusted, and so is every one with `trust_env`. Of a module that is imported already
-    nothing would be executed again.
-    """
-    module = named_module(task)
-    if module and module not in sys.modules and not trust_env:
-        raise InputError(
-            f"task: {where} names {task!r}, so the module {module!r} would be imported, which executes it; allowed: "
-            "with --trust-env (in Python: trust_env=True), if you trust it"
-        )
-
-
 def env_family(task: str) -> EnvFamily:
     """The registered family of the task."""
     return _load(family(task))
+
+
+def to_frame_of(task: str) -> ToFrame:
+    """How a task's raw observations become frames; the images of a family that is not registered here are images."""
+    load_extensions()
+    kind = task.partition("/")[0]
+    return _load(kind).to_frame if kind in FAMILIES else newest_to_frame
 
 
 def entry_point(task: str) -> str:
@@ -228,17 +224,28 @@ def entry_point(task: str) -> str:
     return found
 
 
-def action_kind(task: str) -> ActionKind:
+def action_kind(task: str, env_args: tuple[str, ...] = ()) -> ActionKind:
     """Whether the task's actions are discrete or continuous; a task that does not say is made once to find out."""
     check_name(task)
     actions, name = env_family(task).actions, _split(task)[1]
     if actions is None:
-        return _found_action_kind(task)
+        return look(task, env_args).actions
     return actions if isinstance(actions, str) else actions[name]
 
 
+@dataclass(frozen=True)
+class Look:
+    """What an environment of a task has, found out by making one."""
+
+    actions: ActionKind
+    num_actions: int  # discrete ones, or dimensions of continuous ones
+    shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
+    numbers: int = 0  # beside the image
+
+
 @cache
-def _found_action_kind(task: str) -> ActionKind:
+def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
+    """Makes one environment of a task whose family makes single ones, and closes it."""
     config = EnvironmentConfig(
         frame_stack=1,
         stack_fill="zeros",
@@ -248,12 +255,16 @@ def _found_action_kind(task: str) -> ActionKind:
         max_episode_frames=0,
         life_loss_is_terminal=False,
         reward_clip=0.0,
+        env_args=env_args,
     )
     known = {option.name for option in fields(config)}
     changes = {option: value for option, value in env_family(task).options.items() if option in known}
-    env = make(task, 1, training=True, config=replace(config, **changes))
+    env = _make_single(task, replace(config, **changes))
     env.close()
-    return "discrete" if isinstance(env.action_space, spaces.Discrete) else "continuous"
+    space, shape, numbers = env.action_space, getattr(env, "image_shape", env.frame_shape), getattr(env, "numbers", 0)
+    if isinstance(space, spaces.Discrete):
+        return Look("discrete", int(space.n), shape, numbers)
+    return Look("continuous", space.shape[0], shape, numbers)
 
 
 def check(task: str) -> None:
@@ -266,7 +277,13 @@ def check(task: str) -> None:
 
 def check_options(task: str, config: EnvironmentConfig) -> None:
     """Raises an `InputError` for options that the task's environments cannot have."""
-    check = env_family(task).check_options
+    own = env_family(task)
+    if config.env_args and not own.takes_env_args:
+        raise InputError(
+            f"env_args: {', '.join(config.env_args)} is not allowed, as {family(task)}/… takes none; allowed: for "
+            "gym/…, env/… and families that are registered"
+        )
+    check = own.check_options
     if check is not None:
         check(_split(task)[1], config)
 
@@ -331,7 +348,8 @@ def _split(task: str) -> tuple[str, str]:
     if not slash:
         by_name = {known.partition("/")[2]: known for known in reversed(task_names())}
         nearest = get_close_matches(task, by_name, n=1)
-        hint = f"did you mean {by_name[nearest[0]]!r}? " if nearest else ""
+        meant = f"env/{task}" if ":" in task else by_name[nearest[0]] if nearest else ""
+        hint = f"did you mean {meant!r}? " if meant else ""
         allowed = ", ".join(f"{known}/<name>" for known in FAMILIES)
         raise InputError(f"task: {task!r} has no family; {hint}allowed: {allowed}")
     if kind not in FAMILIES:

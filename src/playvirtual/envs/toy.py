@@ -130,4 +130,5 @@ FAMILY = EnvFamily(
     make=_make,
     actions={"catch": "discrete", "reach": "continuous"},
     check_options=_check_options,
+    own_settings=True,
 )

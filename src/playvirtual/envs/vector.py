@@ -63,6 +63,8 @@ class SyncVectorEnv:
         self.num_envs = len(envs)
         self.frame_shape = envs[0].frame_shape
         self.action_space = envs[0].action_space
+        # What the simulator's own `step` takes, where that is another space than the agent's.
+        self.native_action_space = getattr(envs[0], "native_action_space", self.action_space)
         self._envs = list(envs)
         self._action_repeat = action_repeat
         self._max_frames = max_frames

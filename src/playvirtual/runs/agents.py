@@ -9,14 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from playvirtual import envs, files
 from playvirtual.agents.agent import Agent, load_policy_state_dict, make_agent
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, resolve_device
-from playvirtual.envs.env import ActionSpace, describe_space, space_from_description
+from playvirtual.envs.env import (
+    ActionSpace,
+    NativeSpace,
+    describe_native_space,
+    describe_space,
+    space_from_description,
+)
 from playvirtual.errors import InputError, out_of_memory, shown, shown_text
 from playvirtual.options import LARGEST_INT, leaves
 from playvirtual.runs import checkpoint
@@ -29,14 +37,24 @@ POLICY_FILES = (WEIGHTS, RECORD)
 STATE, STATE_TREE = "state.safetensors", "state.json"  # the state of training, which an export lacks
 # What building an agent, or loading a state into it, raises where the two do not belong together.
 MISFITS = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
+NATIVE_TYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8")
 MOST_ACTIONS = 2**20  # discrete ones, or dimensions of continuous ones
 
 
 def policy_files(
-    step: int, weights: Mapping[str, Tensor], observation_shape: Sequence[int], action_space: ActionSpace
+    step: int,
+    weights: Mapping[str, Tensor],
+    observation_shape: Sequence[int],
+    action_space: ActionSpace,
+    native_action_space: NativeSpace | None = None,
 ) -> dict[str, Content]:
-    """The files that `load_agent` needs: the policy weights and the shapes they belong to."""
+    """The files that `load_agent` needs: the policy weights and the shapes they belong to.
+
+    `native_action_space` is the environment's own, where that is another one than the agent's.
+    """
     record = {"step": step, "observation_shape": list(observation_shape), "actions": describe_space(action_space)}
+    if native_action_space is not None and native_action_space != action_space:
+        record["native_actions"] = describe_native_space(native_action_space)
     return {
         WEIGHTS: to_bytes(dict(weights)),
         RECORD: (json.dumps(record, indent=2) + "\n").encode(),
@@ -135,6 +153,11 @@ def read_shapes(path: Path) -> tuple[tuple[int, int, int], ActionSpace]:
     return record.observation_shape, record.action_space
 
 
+def read_native_action_space(path: Path) -> NativeSpace:
+    """The action space that the environment itself declared."""
+    return _read_record(path).native_action_space
+
+
 def read_step(path: Path) -> int:
     """The global step at which the agent was saved."""
     return _read_record(path).step
@@ -146,6 +169,7 @@ class PolicyRecord(NamedTuple):
     step: int
     observation_shape: tuple[int, int, int]
     action_space: ActionSpace
+    native_action_space: NativeSpace  # the environment's own
 
 
 def _read_record(path: Path) -> PolicyRecord:
@@ -156,7 +180,11 @@ def _read_record(path: Path) -> PolicyRecord:
         if len(shape) != 3 or not all(size == int(size) >= 1 for size in shape) or math.prod(shape) > LARGEST_INT:
             raise ValueError(f"observation_shape: {shown(shape)} is not allowed; allowed: three sizes (C, H, W)")
         c, h, w = map(int, shape)
-        return PolicyRecord(step, (c, h, w), _action_space(files.as_record(files.entry(record, "actions"))))
+        space = _action_space(files.as_record(files.entry(record, "actions")))
+        native = (
+            _native_space(files.as_record(record["native_actions"]), space) if "native_actions" in record else space
+        )
+        return PolicyRecord(step, (c, h, w), space, native)
     except InputError:
         raise
     except ValueError as error:
@@ -172,6 +200,25 @@ def _action_space(record: dict[str, Any]) -> ActionSpace:
     if not bounds_fit or max(map(abs, low + high)) > LARGEST_INT:
         raise ValueError(f"low, high: {shown((low, high))} are not allowed; allowed: bounds of every action")
     return space_from_description({"low": low, "high": high})
+
+
+def _native_space(record: dict[str, Any], space: ActionSpace) -> NativeSpace:
+    """The environment's own action space in agent.json, to which the agent's actions must fit."""
+    if isinstance(space, spaces.Discrete):
+        start = files.as_whole(files.entry(record, "start"), "start", -LARGEST_INT, LARGEST_INT)
+        return spaces.Discrete(files.as_whole(files.entry(record, "n"), "n", int(space.n), int(space.n)), start=start)
+    low, high, shape = (files.as_numbers(files.entry(record, name), name) for name in ("low", "high", "shape"))
+    sizes = tuple(int(size) for size in shape)
+    kind = files.entry(record, "dtype")
+    complete = len(low) == len(high) == math.prod(sizes) == math.prod(space.shape) and all(size > 0 for size in sizes)
+    if kind not in NATIVE_TYPES or not complete or not all(a <= b for a, b in zip(low, high, strict=True)):
+        raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds of every action")
+    with np.errstate(over="ignore"):
+        least, most = (np.asarray(bound, np.float64).reshape(sizes).astype(kind) for bound in (low, high))
+    if not (np.isfinite(least).all() and np.isfinite(most).all()):
+        raise ValueError(f"native_actions: {shown(record)} is not allowed; allowed: bounds within {kind}")
+    native: NativeSpace = spaces.Box(least, most, dtype=least.dtype)
+    return native
 
 
 # The options that must be equal for encoders with the same weights to be the same function.

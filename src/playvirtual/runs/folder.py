@@ -8,14 +8,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from playvirtual import files
+from playvirtual import envs, files
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
-from playvirtual.errors import InputError, shown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.files import Unreadable
 from playvirtual.runs import checkpoint
 from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
 
 CONFIG = "config.json"
+BUILTIN_PREFIX = "playvirtual/"  # of the names of the agents that come with the package
+BUILTIN = Path(__file__).parents[1] / "trained"
+
+
+def builtin_agents() -> dict[str, Path]:
+    """The agents that come with the package: name, as in "playvirtual/toy-catch", and folder."""
+    names = [name for name in files.listed(BUILTIN, "trained") if files.is_file(BUILTIN / name / CONFIG, "trained")]
+    return {f"{BUILTIN_PREFIX}{name}": BUILTIN / name for name in names}
 
 
 def default_path(config: Config) -> Path:
@@ -91,10 +99,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """An existing run folder."""
-        folder = cls(path)
+        """An existing run folder, or a built-in agent by its name."""
+        folder = cls(builtin_agents().get(str(path), path) if files.kind(Path(path), "run") is None else path)
         if not folder._has_config("run"):
             there = files.kind(folder.path, "run") is not None
+            if not there and str(path).startswith(BUILTIN_PREFIX):
+                raise unknown("agent", str(path), builtin_agents())
             what = "is not a run folder (it has no config.json)" if there else "is not there"
             raise InputError(f"run: {shown(str(path))} {what}; allowed: a folder that `playvirtual train` wrote")
         return folder
@@ -111,6 +121,20 @@ class RunFolder:
             return from_dict(record)
         except InputError as error:
             raise InputError(f"run: {str(self.path / CONFIG)!r}: {str(error).removeprefix('config.json: ')}") from None
+
+    def trusted_config(self, *, trust_env: bool, makes_env: bool = True) -> Config:
+        """The configuration, once the modules that it names are imported.
+
+        That executes them: unless the user has named or imported them, it takes `trust_env`, the user's word. Without
+        `makes_env` the module of the task is not asked about, since the caller has an environment.
+        """
+        record, where = self.record(), f"the run folder {str(self.path)!r}"
+        task, imports = record.get("task", ""), record.get("imports", ())
+        if isinstance(task, str) and isinstance(imports, list | tuple):  # else `config` says what is wrong
+            envs.check_imports(imports)
+            envs.check_trusted(task if makes_env else "", where, trust_env=trust_env, imports=imports)
+            envs.import_modules(imports)
+        return self.config()
 
     def record(self) -> dict[str, Any]:
         """The content of config.json, whose values are unchecked; in an export it must have its checksum."""

@@ -10,16 +10,17 @@ from typing import Any
 
 from playvirtual import files
 from playvirtual.config.build import assemble
+from playvirtual.config.fit import Fit, choose_size
 from playvirtual.config.schema import Config, to_dict
 from playvirtual.errors import InputError, shown
 
 # Options that name a run, and options that change its speed or its logs but not what is learned.
-RUN_NAMES = frozenset(("task", "method", "preset", "seed"))
+RUN_NAMES = frozenset(("task", "method", "preset", "seed", "fitted_to"))
 SPEED_ONLY = frozenset(
-    ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation")
+    ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation", "imports")
 )
 # The values of options that runs of earlier versions do not have.
-ADDED = {"encoder_from": "", "backward_prediction": False}
+ADDED: dict[str, Any] = {"encoder_from": "", "backward_prediction": False, "env_args": [], "size": "", "fitted_to": ""}
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Options that only one of the two has (a run of another version) are left out.
     """
-    default = _defaults(*(str(record[name]) for name in ("task", "method", "preset", "agent_kind")))
+    names = (str(record[name]) for name in ("task", "method", "preset", "agent_kind"))
+    default = _defaults(*names, *(str(record.get(name, "")) for name in ("size", "fitted_to")))
     given = flat(record)
     if given.get("encoder_from"):
         given["encoder_from"] = origin(str(given["encoder_from"]))
@@ -65,7 +67,7 @@ def changes(record: Mapping[str, Any]) -> dict[str, Any]:
 def _is_like(given: Any, default: Any) -> bool:
     """Whether a value in a config.json is of the kind of an option's default."""
     if isinstance(default, list):
-        return isinstance(given, list) and all(files.is_number(item) for item in given)
+        return isinstance(given, list) and all(files.is_number(item) or isinstance(item, str) for item in given)
     if isinstance(default, bool | str):
         return isinstance(given, type(default))
     return files.is_number(given)
@@ -112,5 +114,10 @@ def _text(value: Any) -> str:
 
 
 @cache
-def _defaults(task: str, method: str, preset: str, agent_kind: str) -> dict[str, Any]:
-    return flat(to_dict(assemble(task, method, preset, {}, agent_kind)))
+def _defaults(
+    task: str, method: str, preset: str, agent_kind: str, size: str = "", fitted_to: str = ""
+) -> dict[str, Any]:
+    """The settings of a task of that size. A size counts as changed unless it is what the images alone would decide."""
+    config = assemble(task, method, preset, {"size": size, "fitted_to": fitted_to}, agent_kind)
+    usual = choose_size(Fit.parse(fitted_to).shape, on_gpu=False) if fitted_to else ""
+    return {**flat(to_dict(config)), "size": usual}

@@ -44,7 +44,9 @@ def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str,
     record = {"tree": tree, "positions": position.log_sizes, "clock": position.clock}
     weights, env = policy_state_dict(trainer.agent), trainer.env
     return [
-        *policy_files(trainer.global_step, weights, env.observation_shape, env.action_space).items(),
+        *policy_files(
+            trainer.global_step, weights, env.observation_shape, env.action_space, env.native_action_space
+        ).items(),
         (STATE_TREE, json.dumps(record).encode()),
         (STATE, to_bytes(tensors)),
         *snapshot_files(trainer.replay),

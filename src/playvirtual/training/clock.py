@@ -26,6 +26,10 @@ class Clock:
         self._last_line = (self.seconds()["seconds"], step)
         self._device = synchronize if synchronize is not None and synchronize.type == "cuda" else None
 
+    def leave_out(self, seconds: float) -> None:
+        """Counts so many of the seconds since it was made as none of the run's."""
+        self._start += seconds
+
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
         """Adds the time inside the block to `part`."""

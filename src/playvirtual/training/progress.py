@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,17 +20,17 @@ from rich.progress import (
     ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 LONGEST_NOTE = "return -1000.0, score -1000.0"
+SETTLED = 5.0  # seconds of learning after which its own rate tells the time left
 SHORTEST, LONGEST_BAR = 10, 40  # characters: the shortest useful title or bar, and the longest bar
 
 
 class Display(Protocol):
     """Shows how many steps of a run are done."""
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, pace: Pace | None = None) -> None:
         """The run starts or resumes after `done` steps: rates and times count from here."""
         ...
 
@@ -40,8 +41,15 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
+class Pace(NamedTuple):
+    """What is known of a run's time before it begins, in the steps that a display counts."""
+
+    learning_starts: int  # steps of random play, which are faster than those that follow
+    seconds_per_step: float | None = None  # of a step with its updates, if that was measured
+
+
 class Rate:
-    """Steps per second over the last half minute: random play before learning is faster than what follows."""
+    """Steps per second over the last half minute."""
 
     def __init__(self, done: int, window: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
         self._window, self._now = window, now
@@ -55,6 +63,36 @@ class Rate:
             self._seen.popleft()
         then, before = self._seen[0]
         return (done - before) / max(now - then, 1e-9)
+
+
+class TimeLeft:
+    """The present rate, and the seconds left: those of learning are never told from the rate of random play.
+
+    While the run plays at random they are told from `pace`; None where that was not measured.
+    """
+
+    def __init__(self, total: int, done: int, pace: Pace | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._now = total, now
+        self._pace = pace or Pace(0)
+        self._rate = Rate(done, now=now)
+        self._learned_since = -math.inf if done >= self._pace.learning_starts else None
+
+    def __call__(self, done: int) -> tuple[float, float | None]:
+        rate, (starts, measured) = self._rate(done), self._pace
+        if self._learned_since is None and done > starts:  # the rate of random play is forgotten
+            self._learned_since, self._rate = self._now(), Rate(done, now=self._now)
+        if self._learned_since is None:
+            if measured is None or rate <= 0:
+                return rate, None
+            return rate, (starts - done) / rate + (self._total - starts) * measured
+        if measured is not None and self._now() - self._learned_since < SETTLED:
+            return rate, (self._total - done) * measured
+        return rate, (self._total - done) / rate if rate > 0 else None
+
+
+def time_left(seconds: float | None) -> str:
+    """The seconds as hours, minutes and seconds; as rich shows it where they are not known."""
+    return "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 def per_second(rate: float) -> str:
@@ -76,14 +114,16 @@ class Bar:
         self._progress = Progress(*_columns(title, total, console.width), console=console)
         self._title, self._total, self._now = title, total, now
 
-    def begin(self, done: int) -> None:
-        self._rate = Rate(done, now=self._now)
-        # `completed` here, not in an update: rich's time left must not count the steps of an earlier process.
-        self._task = self._progress.add_task(self._title, total=self._total, completed=done, note="", rate="")
+    def begin(self, done: int, pace: Pace | None = None) -> None:
+        self._left = TimeLeft(self._total, done, pace, now=self._now)
+        self._task = self._progress.add_task(
+            self._title, total=self._total, completed=done, note="", rate="", left=time_left(None)
+        )
         self._progress.start()
 
     def step(self, done: int, note: str) -> None:
-        self._progress.update(self._task, completed=done, note=note, rate=per_second(self._rate(done)))
+        rate, left = self._left(done)
+        self._progress.update(self._task, completed=done, note=note, rate=per_second(rate), left=time_left(left))
 
     def close(self) -> None:
         self._progress.stop()
@@ -98,7 +138,7 @@ def _columns(title: str, total: int, width: int) -> list[ProgressColumn]:
     columns += [BarColumn(min(room - 1, LONGEST_BAR))] if room > SHORTEST else []
     columns += [MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
     columns += [TimeElapsedColumn()] if room > LONGEST_BAR + len(" 0:00:00") else []
-    return [*columns, TextColumn("eta"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
+    return [*columns, TextColumn("eta"), TextColumn("{task.fields[left]}"), TextColumn("{task.fields[note]}")]
 
 
 class Lines:
@@ -107,16 +147,16 @@ class Lines:
     def __init__(self, title: str, total: int, every: float = 10.0) -> None:
         self._title, self._total, self._every = title, total, every
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, pace: Pace | None = None) -> None:
         self._last = time.monotonic()
-        self._rate = Rate(done)
+        self._left = TimeLeft(self._total, done, pace)
 
     def step(self, done: int, note: str) -> None:
-        now, rate = time.monotonic(), self._rate(done)
+        now, (rate, left) = time.monotonic(), self._left(done)
         if now - self._last >= self._every or done >= self._total:
             self._last = now
-            left = timedelta(seconds=round((self._total - done) / rate)) if rate > 0 else "?"
-            parts = [f"{done}/{self._total} steps", per_second(rate), f"{left} left", *([note] if note else [])]
+            steps = f"{done}/{self._total} steps"
+            parts = [steps, per_second(rate), f"{time_left(left)} left", *([note] if note else [])]
             print(f"{self._title}: {', '.join(parts)}", flush=True)
 
     def close(self) -> None:
@@ -126,7 +166,7 @@ class Lines:
 class Silent:
     """Shows nothing."""
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, pace: Pace | None = None) -> None:
         pass
 
     def step(self, done: int, note: str) -> None:
@@ -142,9 +182,9 @@ class SilentAfterError:
     def __init__(self, shown: Display) -> None:
         self._shown = shown
 
-    def begin(self, done: int) -> None:
+    def begin(self, done: int, pace: Pace | None = None) -> None:
         with self._silencing_errors():
-            self._shown.begin(done)
+            self._shown.begin(done, pace)
 
     def step(self, done: int, note: str) -> None:
         with self._silencing_errors():

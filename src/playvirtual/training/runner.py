@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from playvirtual import envs, files, published
+from playvirtual.config.fit import reasons
 from playvirtual.config.schema import Config
+from playvirtual.device import configure_torch, num_threads
 from playvirtual.errors import Crash, EnvError, InputError, RunError, out_of_memory, shown
 from playvirtual.files import Unreadable
 from playvirtual.messages import logger
@@ -26,8 +29,9 @@ from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
 from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files, restore
 from playvirtual.training.clock import Clock
+from playvirtual.training.estimate import LEAST_STEPS, estimate_lines, measure
 from playvirtual.training.interrupts import Interrupts
-from playvirtual.training.progress import Display
+from playvirtual.training.progress import Display, Pace
 from playvirtual.training.trainer import Trainer
 from playvirtual.training.video import Recorder
 
@@ -49,29 +53,42 @@ class Run:
         return f"Run(path={str(self.path)!r}, score={self.score:.2f}, episodes={len(self.returns)})"
 
 
-def run(config: Config, path: Path, display: Display, *, resume: bool = False, log: Sequence[str] = ()) -> Run:
+def run(
+    config: Config,
+    path: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    log: Sequence[str] = (),
+    announce: bool = False,
+) -> Run:
     """Trains to the last step and evaluates; nothing is written if the run cannot start.
 
-    With `resume` an existing run resumes from its last good checkpoint, bit-exact on the CPU.
+    With `resume` an existing run resumes from its last good checkpoint, bit-exact on the CPU. With `announce` messages
+    say first which settings were fitted to the task and how long the run will take.
     """
     loggers = Loggers(log)
     with Interrupts() as interrupts:
         if resume and files.kind(path, "run_dir") is not None:
-            return _resume(config, path, display, interrupts, loggers)
-        return _start(config, path, display, interrupts, loggers)
+            return _resume(config, path, display, interrupts, loggers, announce=announce)
+        return _start(config, path, display, interrupts, loggers, announce=announce)
 
 
-def _start(config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers) -> Run:
+def _start(
+    config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers, *, announce: bool
+) -> Run:
     RunFolder.refuse_existing(path)
     with closing(Trainer(config)) as trainer:
         folder = RunFolder.create(path)
         with lock_run_folder(path):
             RunFolder.refuse_existing(path)  # another process may have started, and ended, a run there
             folder.write_config(config)
-            return Runner(trainer, folder, display, interrupts, loggers).train()
+            return Runner(trainer, folder, display, interrupts, loggers, announce=announce).train()
 
 
-def _resume(config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers) -> Run:
+def _resume(
+    config: Config, path: Path, display: Display, interrupts: Interrupts, loggers: Loggers, *, announce: bool
+) -> Run:
     if files.kind(path, "run_dir") != "folder":
         raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
     folder = RunFolder(path)
@@ -85,7 +102,7 @@ def _resume(config: Config, path: Path, display: Display, interrupts: Interrupts
             logger.info(f"{path} is finished already")
             return Run(path, config, returns)
         trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
-        with closing(Runner(trainer, folder, display, interrupts, loggers)) as runner:
+        with closing(Runner(trainer, folder, display, interrupts, loggers, announce=announce)) as runner:
             runner.resume()
             return runner.train()
 
@@ -97,14 +114,22 @@ class Runner:
     """
 
     def __init__(
-        self, trainer: Trainer, folder: RunFolder, display: Display, interrupts: Interrupts, loggers: Loggers
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        display: Display,
+        interrupts: Interrupts,
+        loggers: Loggers,
+        *,
+        announce: bool = False,
     ) -> None:
+        self.announce = announce
         self.trainer, self.folder, self.display = trainer, folder, display
         self.interrupts, self.loggers = interrupts, loggers
         self.last_checkpoint: Path | None = None  # the last good one
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
-        words += ["--trust-env"] if envs.named_module(trainer.config.task) else []
+        words += ["--trust-env"] if envs.executed_modules(trainer.config.task, trainer.config.imports) else []
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
@@ -113,12 +138,30 @@ class Runner:
         trainer, config = self.trainer, self.trainer.config
         with self._naming_the_last_checkpoint(), closing(self.loggers), closing(self.display):
             self.loggers.open(self.folder.path, config, trainer.global_step)
-            self.display.begin(min(trainer.global_step, config.steps))
+            self.display.begin(min(trainer.global_step, config.steps), self._announced_pace())
             self._repeat_evaluation_of_checkpoint()
             trainer.train(after_step=self._after_step)
             with self._naming_the_path():
                 jsonl.sync(self.folder.path)
             return Run(self.folder.path, config, self.returns)
+
+    def _announced_pace(self) -> Pace:
+        """Says how the settings were chosen and how long the run will take; what the display may know of that."""
+        trainer, config = self.trainer, self.trainer.config
+        starts = config.replay.learning_starts * config.frames_per_step
+        if not self.announce:
+            return Pace(starts)
+        for line in reasons(config, on_gpu=trainer.device.type == "cuda"):
+            logger.info(line)
+        if config.agent_steps - trainer.step < LEAST_STEPS:
+            return Pace(starts)
+        begin, threads = time.monotonic(), num_threads(trainer.device)
+        estimate = measure(config)
+        configure_torch(trainer.device, config.precision, threads)  # a resumed run may have its own number
+        for line in estimate_lines(estimate, config, trainer.device, trainer.step):
+            logger.info(line)
+        trainer.clock.leave_out(time.monotonic() - begin)
+        return Pace(starts, estimate.learning_step(config) / config.frames_per_step)
 
     def _after_step(self) -> None:
         """The hook of the training loop: log, checkpoint, stop, evaluate, each when it is due."""

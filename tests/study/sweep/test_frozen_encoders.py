@@ -55,7 +55,7 @@ def test_a_loaded_encoder_is_frozen(task: str, runs: dict[str, Path], tmp_path: 
         pv.train(task, method="rl", run_dir=tmp_path / "b", **TOYS[task]),
     )
     assert not same(encoders(fresh.path, task)[0], wanted)
-    assert num_trainable_parameters(pv.load(run)) < num_trainable_parameters(pv.load(fresh.path))
+    assert num_trainable_parameters(pv.load(run).unwrapped) < num_trainable_parameters(pv.load(fresh.path).unwrapped)
     # No optimizer knows it: none has moments for as many tensors as without `encoder_from`.
     other = read_agent_state(checkpoint.newest(fresh.path))
     mine, theirs = (
@@ -70,7 +70,7 @@ def test_the_rest_learns_and_the_same_seed_gives_the_same_run(task: str, runs: d
     whole = pv.train(task, run_dir=tmp_path / "a", **options).path
     again = pv.train(task, run_dir=tmp_path / "b", **options).path
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
-    weights = [policy_state_dict(pv.load(path)) for path in (whole, again)]
+    weights = [policy_state_dict(pv.load(path).unwrapped) for path in (whole, again)]
     assert same(*weights)
     losses = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     norm = "grad_norm_stem" if task == "toy/catch" else "grad_norm_critic"
@@ -91,7 +91,7 @@ def test_it_resumes_from_anywhere_and_without_the_run_that_its_encoder_is_from(
     monkeypatch.chdir("/")
     shutil.rmtree(tmp_path / "pretrained")
     pv.resume(part, quiet=True)
-    assert same(policy_state_dict(pv.load(part)), policy_state_dict(pv.load(whole)))
+    assert same(policy_state_dict(pv.load(part).unwrapped), policy_state_dict(pv.load(whole).unwrapped))
     assert (part / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 

@@ -171,8 +171,10 @@ def _train(arguments: Mapping[str, Any]) -> None:
 
 def _probe(run: str, what: str, device: str) -> None:
     """Takes a probe of a finished run in a worker of the cluster."""
+    from playvirtual.runs.folder import RunFolder
     from playvirtual.study.probes.probe import probe
 
+    RunFolder.open(run).trusted_config(trust_env=True)  # this sweep has made the run
     probe(run, what, device=device)
 
 

@@ -13,13 +13,21 @@ from typing import Any, Literal
 from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
 from playvirtual.config.schema import Config, to_dict
+from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, shown_text, unknown
-from playvirtual.study.settings import RUN_NAMES, changes, flat, folder_name
+from playvirtual.study.settings import changes, flat, folder_name
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row, SuiteTask, experiment, suite
 
 ROW_KEYS = ("label", "method", "options")
 # What no option of a row may set, and where it is set instead.
-SET_ELSEWHERE = {"task": "--suite", "method": "method = … beside the options", "preset": "--preset", "seed": "--seeds"}
+SET_ELSEWHERE = {
+    "task": "--suite",
+    "method": "method = … beside the options",
+    "preset": "--preset",
+    "seed": "--seeds",
+    "imports": "--import MODULE on the command line, as it executes the module",
+}
+REPEATED = {"imports": "--import", "env_args": "--env-arg"}  # options whose flag is given once for each value
 MAX_SEEDS = 10_000  # a larger number is taken for a mistake
 
 
@@ -56,11 +64,14 @@ class Job:
     def command(self) -> list[str]:
         """The words after `playvirtual` that make this run, or take its probe, alone."""
         if self.stage == "probe":
-            trusted = ["--trust-env"] if envs.named_module(self.config.task) else []
+            trusted = ["--trust-env"] if envs.executed_modules(self.config.task, self.config.imports) else []
             return ["probe", str(self.path), self.probe, f"--device={self.device}", *trusted]
         c = self.config
         words = ["train", c.task, "--method", c.method, "--preset", c.preset, "--run-dir", str(self.path)]
         for name, value in self.options.items():
+            if name in REPEATED:
+                words += [f"{REPEATED[name]}={item}" for item in value]
+                continue
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             words.append(f"--{name.replace('_', '-')}={text}")
         return words
@@ -117,9 +128,10 @@ def jobs(
     if not 1 <= seeds <= MAX_SEEDS:
         raise InputError(f"seeds: {seeds} is not allowed; allowed: 1 to {MAX_SEEDS}")
     found: dict[Path, Job] = {}
+    env_args = as_texts((options or {}).get("env_args", ()))
     for seed in range(1, seeds + 1):
         for entry in tasks:
-            kinds = ("any", action_kind(entry.task))
+            kinds = ("any", action_kind(entry.task, env_args=env_args))
             for row in (r for r in grid.rows if r.actions in kinds):
                 try:
                     job = _job(grid, row, entry, seed, out, preset or grid.preset, options or {})
@@ -247,7 +259,7 @@ def _checked(path: Path, number: int, row: Row) -> Row:
     for name in row.options:
         if not isinstance(name, str):
             raise InputError(f"{path}: row {number}: option: {name!r} is not a name; allowed: one such as 'K'")
-        if name in RUN_NAMES:
+        if name in SET_ELSEWHERE:
             raise InputError(
                 f"{path}: row {number}: option: {name!r} is not a row's to set; allowed: {SET_ELSEWHERE[name]}"
             )

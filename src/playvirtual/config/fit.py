@@ -1,0 +1,203 @@
+"""Settings that fit the task: networks, images, K, M and paces by what an environment shows, the budget and the device.
+
+Every number here is this project's own choice; the paper's settings, which `paper` keeps, are in hyperparameters.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from playvirtual.config.baselines import CurlRainbowConfig
+from playvirtual.config.hyperparameters import RAINBOW, SAC
+from playvirtual.config.schema import SIZES, Config, RainbowConfig, SacConfig
+from playvirtual.envs.registry import ActionKind, Look
+from playvirtual.errors import InputError, shown, unknown
+from playvirtual.options import coerce
+
+SMALL_SIDE = 20  # pixels: images up to this side are seen as they are, by one convolution
+SIDES = {"small": 32, "medium": 48}  # to which larger images are reduced
+MOST_VIRTUAL = {"small": 16, "medium": 16, "paper": 36}  # trajectories per sample; 2A of Atari's 18 actions is 36
+REPLAY_BYTES = 2**31  # that the frames of the replay buffer take at most
+NETWORKS = (
+    "channels",
+    "kernel_sizes",
+    "strides",
+    "latent",
+    "hidden",
+    "dynamics_hidden",
+    "projection_hidden",
+    "crop_size",
+)
+STEPS = {"small": 50_000, "medium": 50_000, "paper": 100_000}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What settings are fitted to: what an environment shows, and the steps of the run."""
+
+    shape: tuple[int, int, int]  # (C, H, W) of the environment's own images
+    num_actions: int
+    steps: int
+    numbers: int = 0  # beside an image, each a plane of a frame
+
+    def __str__(self) -> str:
+        """As a run's config.json records it, so that its settings can be found again without the environment."""
+        c, h, w = self.shape
+        numbers = f", {self.numbers} numbers" if self.numbers else ""
+        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps"
+
+    @classmethod
+    def parse(cls, text: str) -> Fit:
+        """The inverse of `str`."""
+        pattern = r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images(?:, (\d{1,4}) numbers)?, (\d{1,7}) actions, (\d{1,10}) steps"
+        found = re.fullmatch(pattern, text)
+        h, w, c, numbers, actions, steps = map(int, found.groups("0")) if found is not None else [0] * 6
+        if 0 in (h, w, c, actions, steps):
+            raise InputError(
+                f"fitted_to: {shown(text)} is not allowed; allowed: text such as '{cls((3, 12, 12), 4, 50_000)}'"
+            )
+        return cls((c, h, w), actions, steps, numbers)
+
+    @classmethod
+    def of(cls, look: Look, steps: int) -> Fit:
+        return cls(look.shape, look.num_actions, steps, look.numbers)
+
+    @property
+    def side(self) -> int:
+        return max(self.shape[1:])
+
+
+def check_size(size: str) -> None:
+    """Raises an InputError unless that is the name of a size."""
+    if size not in SIZES:
+        raise unknown("size", size, SIZES)
+
+
+def choose_size(shape: tuple[int, int, int], *, on_gpu: bool) -> str:
+    """The size of networks and images for an environment: small for small images, else by what the device can do."""
+    if max(shape[1:]) <= SMALL_SIDE:
+        return "small"
+    return "paper" if on_gpu else "medium"
+
+
+def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dict[str, Any]:
+    """Option → value for an environment of one's own; `config` has the benchmark's settings and the method's agent."""
+    changes = {**_schedules(fit.steps), "M": _virtual(size, kind, fit.num_actions)}
+    if fit.numbers:
+        changes["intensity_scale"] = 0.0  # it would blur them
+    changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
+    if size == "paper":
+        return changes
+    image = fit.side if fit.side <= SMALL_SIDE else min(fit.side, SIDES[size])
+    changes |= sized_changes(size, kind, image, config)
+    frame = (fit.shape[0] + fit.numbers) * image**2
+    return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // frame))}
+
+
+def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> dict[str, Any]:
+    """Option → value of a smaller size than the paper's, for images of that side."""
+    changes: dict[str, Any] = {"image_size": image, "grayscale": False, "precision": "tf32", "threads": 1}
+    changes |= _encoder(size, image)
+    if kind == "discrete":
+        changes |= {"latent": 64, "dynamics_hidden": 64, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
+        changes |= {"K": 3 if size == "small" else 4}
+        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4, "n_step": 5, "updates_per_step": 0.5}
+    else:
+        whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
+        changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
+        changes |= {"crop_size": image if whole else image - image // 12}
+        changes |= {"batch_size": 64, "auxiliary_batch_size": 32, "q_tau": 0.02, "updates_per_step": 0.5}
+        changes |= {"temperature_learning_rate": 1e-3}
+    if isinstance(config.agent, CurlRainbowConfig):
+        changes["contrast_pad"] = min(config.agent.contrast_pad, image // 4)
+    return _without_own_numbers(changes, NETWORKS, config)
+
+
+def _encoder(size: str, image: int) -> dict[str, Any]:
+    if image <= SMALL_SIDE:
+        layers: tuple[tuple[int, ...], ...] = ((16,), (3,), (1,)) if image > 3 else ((16,), (1,), (1,))
+    elif size == "small":
+        layers = ((16, 32), (4, 3), (2, 2))
+    else:
+        layers = ((16, 32, 32), (8, 4, 3), (4, 2, 1)) if image >= 36 else ((16, 32), (4, 3), (2, 2))
+    return dict(zip(("channels", "kernel_sizes", "strides"), layers, strict=True))
+
+
+def _virtual(size: str, kind: ActionKind, actions: int) -> str:
+    if kind == "continuous":
+        return {"small": "4", "medium": "6", "paper": "10"}[size]
+    factor = 2 if size == "paper" else 1
+    return f"{factor}A" if factor * actions <= MOST_VIRTUAL[size] else str(MOST_VIRTUAL[size])
+
+
+def _schedules(steps: int) -> dict[str, Any]:
+    """Random play, warm-ups and intervals in the proportions of the paper's 100,000 steps, for shorter runs too."""
+    return {
+        "learning_starts": max(20, min(100, steps // 2), min(2_000, steps // 50)),
+        "i_end": steps // 2,
+        "priority_beta_steps": steps,
+        "eval_every": max(1, steps // 10),
+        "log_every": max(1, min(1_000, steps // 100)),
+        "checkpoint_every": max(1, min(5_000, steps // 20)),
+    }
+
+
+def _without_own_numbers(changes: Mapping[str, Any], networks: Collection[str], config: Config) -> dict[str, Any]:
+    """The changes but for numbers that the method's agent has of its own.
+
+    A baseline keeps those in which it differs from the paper's agent, but not those of its networks, which must fit the
+    images; an agent that is neither Rainbow nor SAC keeps all.
+    """
+    agent = config.agent
+    paper = RAINBOW if isinstance(agent, RainbowConfig) else SAC if isinstance(agent, SacConfig) else None
+    if paper is None:
+        own = {f.name for f in fields(agent)}
+    else:
+        own = {name for name, value in vars(paper).items() if getattr(agent, name) != value} - set(networks)
+    return {name: value for name, value in changes.items() if name not in own}
+
+
+def reasons(config: Config, *, on_gpu: bool) -> list[str]:
+    """Why the settings of a fitted run are what they are, a line for each; options that were given keep their word."""
+    if not config.fitted_to:
+        return []
+    fit, agent = Fit.parse(config.fitted_to), config.agent
+    c, h, w = fit.shape
+    chosen = choose_size(fit.shape, on_gpu=on_gpu)
+    images = f"images are {h}×{w}"
+    if config.size != chosen:
+        why = f"as asked for; {chosen} would fit, as {images}"
+    elif config.size == "small":
+        why = images
+    else:
+        why = f"{images} and this is a {'GPU' if on_gpu else 'CPU'}"
+    shown = config.environment
+    colours = "gray" if shown.grayscale or c == 1 else "in colour"
+    if fit.numbers:
+        colours += f" with {fit.numbers} planes for the numbers beside the image"
+    lines = [f"size {config.size}: {why}"]
+    lines.append(
+        f"frames {shown.image_size}×{shown.image_size} {colours}, stacks of {shown.frame_stack} (--image-size, "
+        "--grayscale, --frame-stack)"
+    )
+    lines.append(
+        f"K = {config.objective.K}, M = {config.objective.M}: {fit.num_actions} actions; batches of "
+        f"{agent.batch_size}, {agent.updates_per_step:g} updates per step (--K, --M, --batch-size, --updates-per-step)"
+    )
+    lines.append(
+        f"{config.steps:,} steps, the first {config.replay.learning_starts:,} at random, replay of "
+        f"{config.replay.capacity:,} frames (--steps, --learning-starts, --capacity)"
+    )
+    return lines
+
+
+def as_options(given: Mapping[str, Any]) -> tuple[str, int | None, str]:
+    """(size, steps, device) among options that are not checked yet; "" and None where they are not given."""
+    size = str(given.get("size") or "")
+    if size:
+        check_size(size)
+    steps = None if given.get("steps") is None else int(coerce("steps", int, given["steps"]))
+    return size, steps, str(given.get("device", "auto"))

@@ -1,0 +1,73 @@
+"""Modules that a run imports, and so executes: those that its task and `--import` name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from playvirtual.errors import InputError, in_one_line, shown
+from playvirtual.extensions import import_from_here
+
+NAMES_MODULE = ("gym", "env")  # families whose tasks may be module:name
+
+
+def named_module(task: str) -> str:
+    """The module that playing the task imports and so executes: "my_envs" of gym/my_envs:Name-v0; "" for none."""
+    kind, _, name = task.partition("/")
+    return name.rpartition(":")[0] if kind in NAMES_MODULE else ""
+
+
+def executed_modules(task: str, imports: Sequence[str] = ()) -> list[str]:
+    """The modules that a run of the task executes."""
+    return [*imports, *([named_module(task)] if named_module(task) else [])]
+
+
+def check_trusted(task: str, where: str, *, trust_env: bool, imports: Sequence[str] = ()) -> None:
+    """Raises an InputError if `where`, a file that may be foreign, names a module that would be executed.
+
+    A module that the user names is trusted, and so is every one with `trust_env`. Of a module that is imported already
+    nothing would be executed again.
+    """
+    if trust_env:
+        return
+    for module in executed_modules(task, imports):
+        if module not in sys.modules:
+            field, what = ("imports", module) if module in imports else ("task", task)
+            raise InputError(
+                f"{field}: {where} names {what!r}, so the module {module!r} would be imported, which executes it; "
+                f"allowed: with --trust-env (in Python: trust_env=True), if you trust it, or with --import {module}"
+            )
+
+
+def check_imports(names: Sequence[str]) -> None:
+    """Raises an InputError unless all of them are names of modules."""
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise InputError(
+                f"imports: {shown(name)} is no module; {_meant(name)}allowed: a name such as my_envs or my_package.envs"
+            )
+
+
+def _meant(name: object) -> str:
+    """The module that a name of a file means."""
+    path = Path(str(name))
+    return f"did you mean {path.stem!r}? " if path.suffix == ".py" and path.stem.isidentifier() else ""
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Imports modules, which may register environments, agents, methods and samplers."""
+    names = [names] if isinstance(names, str) else names
+    check_imports(names)
+    for name in names:
+        try:
+            import_from_here(name)
+        except (InputError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+            reason = "there is no such module" if missing else in_one_line(error)
+            raise InputError(
+                f"imports: {name!r} cannot be imported: {reason}; {_meant(name)}allowed: an installed module, or one "
+                f"of the current folder, {shown(Path.cwd())}"
+            ) from error

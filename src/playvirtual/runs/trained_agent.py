@@ -1,0 +1,130 @@
+"""A trained agent outside of training: the environment's raw observations in, its own actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from playvirtual.agents.agent import Agent, ResamplesNoise
+from playvirtual.envs.env import EnvironmentConfig, Flags, NativeSpace, to_native
+from playvirtual.envs.image import ToFrame
+from playvirtual.envs.vector import FrameStack
+from playvirtual.errors import InputError
+
+
+class TrainedAgent:
+    """Acts on what an environment shows, without that environment: resizes, makes gray and stacks frames itself.
+
+    An observation is what the simulator gives: an image (H, W, 3), (H, W) or (3, H, W) of uint8 of any size, or
+    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. An action is what
+    the environment's own `step` takes: a whole number for a Discrete space, an array within the bounds of a Box.
+
+    With `num_envs` it plays that many environments side by side: observations and actions are sequences of so many.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        environment: EnvironmentConfig,
+        to_frame: ToFrame,
+        action_space: NativeSpace,
+        num_envs: int | None = None,
+    ) -> None:
+        """`agent` takes stacks of frames; `action_space` is the environment's own."""
+        self.unwrapped = agent  # what training made: it takes stacks of frames and returns tensors
+        self.action_space, self.num_envs = action_space, num_envs
+        self.action_repeat = environment.action_repeat
+        channels, height, width = agent.observation_shape
+        if channels % environment.frame_stack or height != width:
+            raise InputError(
+                f"agent: its observations of shape {agent.observation_shape} are no {environment.frame_stack} frames; "
+                "allowed: stacks of frame_stack square ones"
+            )
+        self.frame_shape = (channels // environment.frame_stack, height, width)
+        self._to_frame = to_frame
+        repeat_first = environment.stack_fill == "repeat"
+        self._stack = FrameStack(num_envs or 1, environment.frame_stack, self.frame_shape, repeat_first=repeat_first)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return self.unwrapped.device
+
+    def reset(self, which: Sequence[int] | Flags | None = None) -> None:
+        """Forgets the frames of the episode that has ended; with `which`, indices or flags, of these environments."""
+        self._stack.clear(range(self.num_envs or 1) if which is None else which)
+
+    def act(self, observation: Any, explore: bool = False) -> Any:
+        """The action for one observation, or `num_envs` of them for as many; the frames before it are remembered.
+
+        It is the greedy action; `explore` draws one as in training.
+        """
+        if self.num_envs is None:
+            return self._choose([0], [[observation]], explore)[0]
+        self._check_count(observation)
+        actions = self._choose(range(self.num_envs), [[each] for each in observation], explore)
+        return np.asarray(actions)
+
+    def as_gym_policy(self, action_repeat: int | None = None, *, explore: bool = False) -> GymPolicy:
+        """A callable observation -> action for a loop that steps the environment frame by frame.
+
+        It repeats each action as often as training did. Where the environment repeats actions itself, as Gymnasium's
+        `ALE/Pong-v5` does by its `frameskip`, `action_repeat=1` leaves that to the environment.
+        """
+        return GymPolicy(self, self.action_repeat if action_repeat is None else action_repeat, explore=explore)
+
+    def _choose(self, indices: Sequence[int], seen: Sequence[Sequence[Any]], explore: bool) -> list[Any]:
+        """Actions for some environments, by the raw observations that each has shown since its last action."""
+        frames = np.stack([self._to_frame(observations, self.frame_shape) for observations in seen])
+        observations = self._stack.push(frames, indices)[list(indices)]
+        if explore and isinstance(self.unwrapped, ResamplesNoise):
+            self.unwrapped.resample_noise()
+        actions = self.unwrapped.act(observations, explore=explore).cpu().numpy()
+        return [to_native(np.asarray(action), self.action_space) for action in actions]
+
+    def _check_count(self, observations: Any) -> None:
+        if self.num_envs is not None and len(observations) != self.num_envs:
+            raise InputError(f"observation: {len(observations)} are given; allowed: {self.num_envs}, one of each env")
+
+
+class GymPolicy:
+    """An agent as a plain function of the newest observation, called once for every frame of the environment.
+
+    Call `reset()` when an episode begins.
+    """
+
+    def __init__(self, agent: TrainedAgent, action_repeat: int, *, explore: bool = False) -> None:
+        if action_repeat < 1:
+            raise InputError(f"action_repeat: {action_repeat} is not allowed; allowed: 1 or more")
+        self._agent, self._action_repeat, self._explore = agent, action_repeat, explore
+        count = agent.num_envs or 1
+        self._frames = np.zeros(count, np.int64)  # since each environment's reset
+        self._seen: list[list[Any]] = [[] for _ in range(count)]  # since each environment's last action
+        self._actions: list[Any] = [None] * count
+        self.reset()
+
+    def reset(self, which: Sequence[int] | Flags | None = None) -> None:
+        """Starts a new episode in all environments or in some, given as indices or flags."""
+        self._agent.reset(which)
+        chosen: npt.NDArray[Any] = np.arange(len(self._frames)) if which is None else np.asarray(which)
+        self._frames[chosen] = 0
+        for index in np.arange(len(self._frames))[chosen]:
+            self._seen[index] = []
+
+    def __call__(self, observation: Any) -> Any:
+        """The action for the environment's next frame; with `num_envs` the actions of all of them."""
+        single = self._agent.num_envs is None
+        self._agent._check_count(observation)
+        for index, each in enumerate([observation] if single else observation):
+            self._seen[index] = [*self._seen[index][-1:], np.array(each)]
+        due = np.flatnonzero(self._frames % self._action_repeat == 0).tolist()
+        if due:
+            chosen = self._agent._choose(due, [self._seen[index] for index in due], self._explore)
+            for index, action in zip(due, chosen, strict=True):
+                self._actions[index], self._seen[index] = action, []
+        self._frames += 1
+        return self._actions[0] if single else np.asarray(self._actions)

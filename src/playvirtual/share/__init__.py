@@ -1,0 +1,1 @@
+"""Sharing trained agents: model cards, and a model hub."""

@@ -1,0 +1,124 @@
+"""Settings that are fitted to an environment of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from playvirtual.config.build import build
+from playvirtual.config.fit import Fit, choose_size, reasons
+from playvirtual.config.schema import SIZES, RainbowConfig, from_dict, to_dict
+from playvirtual.envs import factories
+from playvirtual.errors import InputError
+from playvirtual.study.settings import changes
+from tests.envs.test_own_environments import Dot
+
+DOT = factories.task_of(Dot)
+FITS = st.builds(
+    Fit,
+    st.tuples(*[st.integers(1, 1000)] * 3),
+    st.integers(1, 1000),
+    st.integers(1, 10**9),
+    st.integers(0, 64),
+)
+
+
+@settings(max_examples=30)
+@given(FITS)
+def test_what_is_recorded_can_be_read_again(fit: Fit) -> None:
+    assert Fit.parse(str(fit)) == fit
+
+
+@pytest.mark.parametrize("text", ["", "12x12x3", "0x12x3 images, 4 actions, 5 steps", "9x9x3 images, 4 actions, x"])
+def test_a_forged_record_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^fitted_to: "):
+        Fit.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "on_gpu", "size"),
+    [
+        ((3, 12, 12), False, "small"),
+        ((3, 12, 12), True, "small"),
+        ((3, 400, 600), False, "medium"),
+        ((1, 20, 21), True, "paper"),
+    ],
+)
+def test_images_and_device_decide_the_size(shape: tuple[int, int, int], on_gpu: bool, size: str) -> None:
+    assert choose_size(shape, on_gpu=on_gpu) == size
+
+
+def test_a_small_environment_gets_small_networks_with_reasons() -> None:
+    config = build(DOT, env_args={"size": 12, "actions": 3}, steps=4_000)
+    assert isinstance(config.agent, RainbowConfig)
+    assert (config.size, config.environment.image_size, config.agent.channels) == ("small", 12, (16,))
+    assert (config.objective.M, config.replay.learning_starts, config.objective.i_end) == ("1A", 100, 2_000)
+    said = reasons(config, on_gpu=False)
+    assert said[0] == "size small: images are 12×12"
+    assert "as asked for; small would fit" in reasons(build(DOT, size="paper"), on_gpu=False)[0]
+
+
+def test_many_actions_do_not_multiply_the_virtual_trajectories() -> None:
+    counts = [build(DOT, env_args={"actions": 99}, size=size).objective.M for size in SIZES]
+    assert counts == ["16", "16", "36"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("method", ["playvirtual", "rl", "curl", "drq", "der", "otr"])
+@pytest.mark.parametrize("side", [1, 5, 21, 64])
+def test_every_size_fits_every_image(size: str, method: str, side: int) -> None:
+    config = build(DOT, method=method, size=size, env_args={"size": side})
+    assert config.size == size
+    if size != "paper":
+        assert config.environment.image_size <= side
+
+
+def test_a_baseline_keeps_its_own_numbers() -> None:
+    for size in ("small", "paper"):
+        config = build(DOT, method="otr", size=size)
+        assert (config.agent.updates_per_step, config.agent.n_step) == (8.0, 3)  # type: ignore[attr-defined]
+
+
+def test_every_choice_is_an_option() -> None:
+    config = build(DOT, K=5, M="7", image_size=9, grayscale=True, capacity=500, batch_size=8, channels="4")
+    assert (config.objective.K, config.objective.M, config.environment.image_size) == (5, "7", 9)
+    assert (config.replay.capacity, config.agent.batch_size, config.environment.grayscale) == (500, 8, True)
+
+
+@pytest.mark.parametrize("task", ["atari/pong", "dmc/cheetah-run", "toy/catch", "minatar/breakout"])
+def test_tasks_of_the_benchmarks_keep_their_settings(task: str) -> None:
+    assert (build_recorded(task)["size"], build_recorded(task)["fitted_to"]) == ("", "")
+
+
+def build_recorded(task: str, **options: Any) -> dict[str, Any]:
+    from playvirtual.config.build import assemble
+
+    return to_dict(assemble(task, "playvirtual", "paper", options))
+
+
+def test_size_is_for_tasks_with_images() -> None:
+    small, paper = (build_recorded("atari/pong", size=size) for size in ("small", "paper"))
+    assert (small["environment"]["image_size"], small["environment"]["grayscale"], small["size"]) == (32, True, "small")
+    assert paper == build_recorded("atari/pong")
+    with pytest.raises(InputError, match="size: 'small' is not allowed; allowed: none, as toy/catch has settings"):
+        build("toy/catch", size="small")
+    with pytest.raises(InputError, match=r"size: 'tiny' is not known; .*allowed: medium, paper, small"):
+        build(DOT, size="tiny")
+
+
+def test_reports_find_what_a_run_changed_without_its_environment() -> None:
+    def changed(**options: Any) -> dict[str, Any]:
+        record = to_dict(build(DOT, device="cpu", **options))
+        assert from_dict(record) == build(DOT, device="cpu", **options)
+        return changes({**record, "task": "env/not_here:Dot"})
+
+    record = to_dict(build(DOT, device="cpu"))
+    with pytest.raises(InputError, match="size: '' is not known"):
+        changes({**record, "size": ""})
+    assert changed() == {}
+    assert changed(steps=3_000) == {"steps": 3_000}
+    assert changed(K=5, env_args={"size": 12}) == {"K": 5, "env_args": ["size=12"]}
+    assert changed(size="medium") == {"size": "medium"}  # and none of the numbers that follow from it
