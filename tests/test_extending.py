@@ -18,9 +18,9 @@ from tests.waiting import HANG
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 
 
-def blocks(language: str) -> list[tuple[int, str]]:
+def blocks(language: str, page: Path = PAGE) -> list[tuple[int, str]]:
     """(line number, text) of every code block of that language."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text[: block.start(1)].count("\n"), block[1]) for block in found]
 

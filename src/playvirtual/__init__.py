@@ -3,8 +3,7 @@
 >>> import playvirtual as pv
 >>> run = pv.train("toy/catch", steps=2000)          # doctest: +SKIP
 >>> agent = pv.load(run.path)                        # doctest: +SKIP
->>> aux = pv.VirtualTrajectories(forward=h, backward=b, projector=g, predictor=q,
-...                              actions=space, K=9, M=12)   # doctest: +SKIP
+>>> aux = pv.PlayVirtualLoss(encoder, actions=space, latent=128, K=5, M=6)   # doctest: +SKIP
 """
 
 from importlib import import_module
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from playvirtual.config.schema import AgentConfig, Config
     from playvirtual.envs.registry import register_env
     from playvirtual.errors import InputError, Interrupted, RunError, StopTraining
-    from playvirtual.method import SelfPrediction, VirtualTrajectories
+    from playvirtual.method import PlayVirtualLoss, SelfPrediction, VirtualTrajectories, sample_sequences
     from playvirtual.options import option
     from playvirtual.runs.trained_agent import GymPolicy, TrainedAgent
     from playvirtual.share.card import export_with_card
@@ -40,6 +39,7 @@ __all__ = [
     "InputError",
     "Interrupted",
     "Measurement",
+    "PlayVirtualLoss",
     "Run",
     "RunError",
     "Schedule",
@@ -65,6 +65,7 @@ __all__ = [
     "register_method",
     "register_sampler",
     "resume",
+    "sample_sequences",
     "train",
     "video",
 ]
@@ -77,7 +78,9 @@ _MODULES = {
     **dict.fromkeys(("InputError", "Interrupted", "RunError", "StopTraining"), "playvirtual.errors"),
     **dict.fromkeys(("Callback", "CheckpointEvent", "EvaluationEvent", "StepEvent"), "playvirtual.training.callbacks"),
     **dict.fromkeys(("AgentConfig", "Config"), "playvirtual.config.schema"),
-    **dict.fromkeys(("SelfPrediction", "VirtualTrajectories"), "playvirtual.method"),
+    **dict.fromkeys(
+        ("PlayVirtualLoss", "SelfPrediction", "VirtualTrajectories", "sample_sequences"), "playvirtual.method"
+    ),
     **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
     **dict.fromkeys(("GymPolicy", "TrainedAgent"), "playvirtual.runs.trained_agent"),
     **dict.fromkeys(("pull", "push"), "playvirtual.share.hub"),

@@ -5,11 +5,11 @@ import torch
 
 from playvirtual.agents.agent import num_trainable_parameters
 from playvirtual.agents.networks.rainbow import DuelingHead, NoisyLinear, RainbowEncoder, scale_gradient
-from playvirtual.agents.optim import make_target, soft_update
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.config.build import build
 from playvirtual.errors import InputError
 from playvirtual.method import DiscreteActions
+from playvirtual.method.target_network import make_target, soft_update
 
 
 def pong(method: str, **options: object) -> Rainbow:

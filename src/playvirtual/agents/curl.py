@@ -12,12 +12,12 @@ from playvirtual.agents.agent import Agent, Schedule, Update
 from playvirtual.agents.losses import info_nce
 from playvirtual.agents.networks.contrastive import Bilinear, ContrastiveHead
 from playvirtual.agents.networks.rainbow import DuelingHead, RainbowEncoder
-from playvirtual.agents.optim import make_target, soft_update
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac, SacRandoms
 from playvirtual.config.baselines import CurlRainbowConfig, CurlSacConfig
 from playvirtual.config.schema import Config
 from playvirtual.method import RandomInputs
+from playvirtual.method.target_network import make_target, soft_update
 from playvirtual.replay.augmentation import CropAndShift, CropAndShiftRandoms
 from playvirtual.replay.batches import RainbowBatch, SacBatch, TransitionBatch
 

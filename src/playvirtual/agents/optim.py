@@ -1,15 +1,12 @@
-"""Optimizers and target networks."""
+"""Optimizers."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-Module = TypeVar("Module", bound=nn.Module)
+from torch import nn
 
 
 def make_adam(
@@ -34,28 +31,3 @@ def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
     adam.load_state_dict(dict(state))
     for group, capturable in zip(adam.param_groups, own, strict=True):
         group["capturable"] = capturable
-
-
-def make_target(online: Module) -> Module:
-    """A copy of the network without gradients."""
-    return copy.deepcopy(online).requires_grad_(False)
-
-
-@torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target ← (1 − τ)·target + τ·online for every parameter, a copy for τ = 1; buffers, such as noise, are copied."""
-    targets: list[Tensor] = list(target.parameters())
-    onlines: list[Tensor] = list(online.parameters())
-    if tau == 1.0:
-        torch._foreach_copy_(targets, onlines)
-    else:
-        torch._foreach_lerp_(targets, onlines, tau)
-    copy_buffers(target, online)
-
-
-@torch.no_grad()
-def copy_buffers(target: nn.Module, online: nn.Module) -> None:
-    """What a network has beside its parameters, such as noise."""
-    buffers = list(target.buffers())
-    if buffers:
-        torch._foreach_copy_(buffers, list(online.buffers()))

@@ -12,11 +12,12 @@ from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Updat
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
 from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder
-from playvirtual.agents.optim import copy_buffers, load_adam, make_adam, make_target, soft_update
+from playvirtual.agents.optim import load_adam, make_adam
 from playvirtual.config.schema import Config, RainbowConfig
 from playvirtual.kernels.adam import ClippedAdam
 from playvirtual.kernels.convolution import space_to_depth_size
 from playvirtual.method import ActionSpace, ConvDynamics, DenseDynamics, DiscreteActions, Dynamics, RandomInputs
+from playvirtual.method.target_network import copy_buffers, make_target, soft_update
 from playvirtual.replay.augmentation import RandomShift
 from playvirtual.replay.batches import RainbowBatch
 from playvirtual.replay.buffer import ReplayBuffer

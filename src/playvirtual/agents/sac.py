@@ -21,7 +21,7 @@ from playvirtual.agents.losses import (
     temperature_loss,
 )
 from playvirtual.agents.networks.sac import Actor, Convolutions, Critic, SacEncoder, Temperature
-from playvirtual.agents.optim import load_adam, make_adam, make_target, soft_update
+from playvirtual.agents.optim import load_adam, make_adam
 from playvirtual.config.schema import Config, SacConfig
 from playvirtual.errors import InputError
 from playvirtual.kernels.adam import ClippedAdam
@@ -34,6 +34,7 @@ from playvirtual.method import (
     RandomInputs,
     SelfPrediction,
 )
+from playvirtual.method.target_network import make_target, soft_update
 from playvirtual.replay.augmentation import RandomCrop, RandomShift
 from playvirtual.replay.batches import SacBatch, SequenceBatch, TransitionBatch
 from playvirtual.replay.buffer import ReplayBuffer

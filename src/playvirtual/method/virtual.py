@@ -71,6 +71,9 @@ class VirtualTrajectories(nn.Module):
     Without `projector` the cycle is compared in the latent space itself. `target` is what the cycle must come back to,
     in that metric space and without gradient: g_m(z̃_t), or flattened z̃_t; (B, D), or (B, M, D) for one augmented view
     per trajectory. `sampler` draws the virtual actions, uniformly by default.
+
+    The forward model must learn from recorded steps by some other loss: by cycles alone it forgets its actions.
+    `PlayVirtualLoss` brings that loss along.
     """
 
     def __init__(

@@ -1,0 +1,230 @@
+"""The whole objective for an agent of another library: it brings its encoder and sequences, all else is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from playvirtual.method.actions import ActionSpace, DiscreteActions, action_space
+from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, Dynamics, Step
+from playvirtual.method.objective import SelfPrediction, Targets
+from playvirtual.method.projection import ProjectionHead
+from playvirtual.method.samplers import Sampler, check_nonnegative
+from playvirtual.method.target_network import make_target, soft_update
+from playvirtual.method.virtual import VirtualTrajectories
+
+PROJECTION = 256  # features of the metric space of feature maps
+
+
+class PlayVirtualLoss(nn.Module):
+    """λ_pred · L_pred + λ_cyc · L_cyc beside any encoder: the auxiliary part of the paper's Eq. 5.
+
+    aux = PlayVirtualLoss(encoder, actions=env.action_space, latent=128, K=5, M=6)
+    optimizer = Adam([*agent.parameters(), *aux.parameters()])
+    loss = rl_loss + aux(observations, actions, mask, step=i).mean()
+    …                                                    # loss.backward(), optimizer.step()
+    aux.update_targets()                                 # after each step of the optimizer
+
+    `encoder` maps observations (N, …) to states of the shape `latent`: a number of features, or (C, H, W). It stays the
+    agent's and is no part of this module. Dynamics models, heads and the momentum encoder, which gives the targets of
+    both losses, are made on the encoder's device. `forward` and `backward`, any models (z, a) -> z of the next step,
+    and `projector` and `predictor` replace what is made; `target_encoder` replaces the momentum encoder, and then the
+    agent moves it. `augment` makes random views of observations (N, …), if there is one. `tau` is the share of the
+    online networks that `update_targets` takes; `i_end` is the step at which λ_cyc reaches `lambda_cyc_max`.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        *,
+        actions: Any,
+        latent: int | tuple[int, int, int],
+        K: int,
+        M: int,
+        augment: Callable[[Tensor], Tensor] | None = None,
+        target_encoder: nn.Module | None = None,
+        tau: float = 0.01,
+        forward: Step | None = None,
+        backward: Step | None = None,
+        projector: nn.Module | None = None,
+        predictor: nn.Module | None = None,
+        sampler: Sampler | None = None,
+        lambda_pred: float = 1.0,
+        lambda_cyc_max: float = 1.0,
+        i_end: int = 50_000,
+    ) -> None:
+        super().__init__()
+        if K < 1:
+            raise ValueError(f"K: {K!r} is not allowed; allowed: whole numbers from 1 on")
+        if not 0 <= tau <= 1:
+            raise ValueError(f"tau: {tau!r} is not allowed; allowed: numbers from 0 to 1")
+        check_nonnegative("lambda_pred", lambda_pred)
+        shape = (latent,) if isinstance(latent, int) else tuple(latent)
+        if len(shape) not in (1, 3) or not all(n > 0 for n in shape):
+            raise ValueError(f"latent: {latent!r} is not allowed; allowed: a number of features, or (C, H, W)")
+        space = action_space(actions)
+        h = _dynamics(shape, space) if forward is None else forward
+        b = _dynamics(shape, space) if backward is None else backward
+        g = _projector(shape) if projector is None else projector
+        q = _predictor(shape) if predictor is None else predictor
+        self._encoder = (encoder,)  # a tuple, so that it is no part of this module
+        self._follows = target_encoder is None
+        self.target_encoder = make_target(encoder) if target_encoder is None else target_encoder
+        self.target_projector = make_target(g)
+        self.tau, self.augmented = tau, augment is not None
+        self.virtual = VirtualTrajectories(
+            forward=h,
+            backward=b,
+            actions=space,
+            K=K,
+            M=M,
+            projector=g,
+            predictor=q,
+            target_projector=self.target_projector,
+            sampler=sampler,
+            i_end=i_end,
+            lambda_cyc_max=lambda_cyc_max,
+        )
+        self.objective = SelfPrediction(
+            encoder=encoder,
+            target_encoder=self.target_encoder,
+            augment=_Views(augment),
+            projector=g,
+            target_projector=self.target_projector,
+            predictor=q,
+            forward=h,
+            K=K,
+            virtual=self.virtual,
+            lambda_pred=lambda_pred,
+        )
+        device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
+        self.to(device)
+
+    def forward(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        mask: Tensor | None = None,
+        *,
+        step: Tensor | float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """λ_pred · L_pred + λ_cyc(step) · L_cyc per sample, (B,); without `step` the full weight λ_cyc_max.
+
+        observations (B, K+1, …) as the encoder takes them, actions (B, K) or (B, K, A); mask (B, K+1) is 0 where a
+        state lies beyond the end of the episode. `sample_sequences` gives all three.
+        """
+        return self.total(self.losses(observations, actions, mask, generator=generator), step)
+
+    def losses(
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        mask: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """L_pred and L_cyc per sample, {"pred": (B,), "cyc": (B,)}: what `total` weighs, and what one logs."""
+        actions = self._checked_actions(observations, actions)
+        inputs = self.objective.draw(actions, generator)
+        z = self.objective.encode(observations, inputs)
+        augmented = self.augmented  # without augmentation all views of s_t are the same: one serves all cycles
+        targets = self.objective.targets(observations, inputs) if augmented else self._targets(observations)
+        return self.objective.losses(z, targets, actions, inputs, mask)
+
+    def total(self, losses: dict[str, Tensor], step: Tensor | float | None = None) -> Tensor:
+        """The losses with their weights at `step`, (B,)."""
+        weight = self.virtual.lambda_cyc_max if step is None else self.virtual.lambda_cyc(step)
+        return self.objective.total(losses, weight)
+
+    def update_targets(self) -> None:
+        """The momentum networks take `tau` of the online ones; a `target_encoder` that was given is left alone."""
+        if self._follows:
+            soft_update(self.target_encoder, self._encoder[0], self.tau)
+        assert isinstance(self.objective.g, nn.Module)
+        soft_update(self.target_projector, self.objective.g, self.tau)
+
+    @torch.no_grad()
+    def action_dependence(self, observations: Tensor, generator: torch.Generator | None = None) -> float:
+        """How much the forward model's prediction from observations (N, …) depends on the action, from 0 to 1."""
+        return action_dependence(self.virtual.h, self._encoder[0](observations), self.virtual.actions, generator)
+
+    @torch.no_grad()
+    def _targets(self, observations: Tensor) -> Targets:
+        B, steps = observations.shape[:2]
+        z_tilde = self.target_encoder(observations.flatten(0, 1))
+        now, future = self.target_projector(z_tilde).unflatten(0, (B, steps)).split([1, steps - 1], 1)
+        return Targets(rl=z_tilde[:0], future=future, cycle=now.expand(-1, self.virtual.M, -1))
+
+    def _checked_actions(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """(B, K) whole numbers or (B, K, A) vectors; replay buffers often hold discrete actions as (B, K, 1)."""
+        space, K = self.virtual.actions, self.virtual.K
+        if isinstance(space, DiscreteActions):
+            actions = actions.long()
+            actions = actions.squeeze(2) if actions.shape[2:] == (1,) else actions
+        if observations.shape[1] != K + 1:
+            raise ValueError(f"observations: {tuple(observations.shape)} is not allowed; allowed: (B, {K + 1}, …)")
+        shape = (len(observations), K, *(() if isinstance(space, DiscreteActions) else (space.size,)))
+        if actions.shape != shape:
+            raise ValueError(f"actions: {tuple(actions.shape)} is not allowed; allowed: {shape}")
+        return actions
+
+
+@torch.no_grad()
+def action_dependence(
+    forward: Step, z: Tensor, actions: Any, generator: torch.Generator | None = None, *, draws: int = 16
+) -> float:
+    """The share of the variance of h(z, a) over states z (N, …) and uniform actions a that the actions account for.
+
+    0: the model ignores its actions. 1: nothing but the action matters. Several states are needed.
+    """
+    space = action_space(actions)
+    a = space.uniform((len(z) * draws,), generator, z.device)
+    predicted = forward(z.repeat_interleave(draws, 0), a).flatten(1).unflatten(0, (len(z), draws))  # (N, draws, D)
+    within, total = predicted.var(1).mean(), predicted.flatten(0, 1).var(0).mean()
+    return float(within / total.clamp_min(torch.finfo(total.dtype).tiny))
+
+
+class _NoRandoms(NamedTuple):
+    """The random numbers of an augmentation that draws its own."""
+
+    def split(self, sizes: list[int]) -> list[_NoRandoms]:
+        return [self] * len(sizes)
+
+
+class _Views:
+    """Any function of observations (N, …) as an `Augmentation`, and none as the observations themselves."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor] | None) -> None:
+        self.function = function
+
+    def draw(self, count: int, device: torch.device, generator: torch.Generator | None = None) -> _NoRandoms:
+        return _NoRandoms()
+
+    def __call__(self, images: Tensor, randoms: _NoRandoms, source: Tensor | None = None) -> Tensor:
+        views = images if source is None else images[source]
+        return views if self.function is None else self.function(views)
+
+
+def _dynamics(shape: tuple[int, ...], space: ActionSpace) -> Dynamics:
+    if len(shape) == 1:
+        return DenseDynamics(shape[0], space, 2 * shape[0])
+    if isinstance(space, DiscreteActions):
+        return ConvDynamics(shape[0], space)
+    raise ValueError(
+        f"latent: {shape} is not allowed with continuous actions, for which there is no model of feature maps; "
+        "allowed: a number of features, or a `forward` and a `backward` of your own"
+    )
+
+
+def _projector(shape: tuple[int, ...]) -> nn.Module:
+    if len(shape) == 1:
+        return ProjectionHead(shape[0], shape[0])
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], PROJECTION))
+
+
+def _predictor(shape: tuple[int, ...]) -> nn.Module:
+    return ProjectionHead(shape[0], shape[0]) if len(shape) == 1 else nn.Linear(PROJECTION, PROJECTION)

@@ -1,0 +1,56 @@
+"""Sequences of K steps from the ring buffer of another library: what the whole objective learns from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sequences(NamedTuple):
+    """B sequences of K recorded steps."""
+
+    observations: Tensor  # (B, K+1, …): s_t … s_{t+K}
+    actions: Tensor  # (B, K, …a): a_t … a_{t+K−1}
+    mask: Tensor  # (B, K+1): 1 where a state belongs to the episode of s_t, else 0
+
+
+def sample_sequences(
+    observations: Any,
+    actions: Any,
+    dones: Any,
+    *,
+    K: int,
+    batch_size: int,
+    size: int,
+    position: int,
+    next_observations: Any = None,
+    device: Any = None,
+    generator: torch.Generator | None = None,
+) -> Sequences:
+    """Uniformly drawn sequences from a ring buffer, whose arrays or tensors are (capacity, environments, …).
+
+    `size` is how many entries are filled, `position` where the next one will be written: a sequence never crosses it.
+    `dones` says after which step an episode ended, terminated or truncated. With `next_observations` the last
+    observation of an episode counts too; without, the states are those of K + 1 consecutive entries.
+    """
+    capacity, environments = actions.shape[:2]
+    entries = K if next_observations is not None else K + 1
+    if size < entries:
+        raise ValueError(f"size: {size} is not allowed with K={K}; allowed: at least {entries} entries")
+    start = torch.randint(size - entries + 1, (batch_size,), generator=generator)
+    column = torch.randint(environments, (batch_size, 1), generator=generator)
+    rows = (position - size + start[:, None] + torch.arange(entries)) % capacity  # (B, K) or (B, K+1)
+
+    def read(array: Any, chosen: Tensor) -> Tensor:
+        return torch.as_tensor(array)[chosen, column]
+
+    alive = 1.0 - read(dones, rows[:, :K]).to(torch.get_default_dtype())  # (B, K): the episode goes on after the step
+    alive = torch.cat([torch.ones(batch_size, 1), alive], 1).cumprod(1)  # (B, K+1)
+    if next_observations is None:
+        states, mask = read(observations, rows), alive
+    else:
+        states = torch.cat([read(observations, rows[:, :1]), read(next_observations, rows)], 1)
+        mask = torch.cat([alive[:, :1], alive[:, :K]], 1)
+    return Sequences(states.to(device), read(actions, rows[:, :K]).to(device), mask.to(device))

@@ -1,0 +1,199 @@
+"""The whole objective around a foreign encoder: what it is made of, what it trains, and what a forward model learns."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+import playvirtual as pv
+from playvirtual.method import ConvDynamics, DenseDynamics, action_dependence, cosine_distance
+
+B, K, M, D = 4, 3, 2, 8
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def encoder() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, D), nn.ReLU())
+
+
+def loss(f: nn.Module, **changes: Any) -> pv.PlayVirtualLoss:
+    return pv.PlayVirtualLoss(f, **{"actions": 3, "latent": D, "K": K, "M": M, **changes})
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.rand(B, K + 1, 4, 4), torch.randint(3, (B, K))
+
+
+@pytest.mark.parametrize("augment", [None, lambda images: images], ids=["plain", "augmented"])
+def test_losses_are_those_of_the_equations(augment: Any) -> None:
+    """Eq. 2 and 4 by loops, with targets of the momentum networks; the step decides the weight of cycles."""
+    f = encoder()
+    aux = loss(f, augment=augment, i_end=100, lambda_pred=0.5, lambda_cyc_max=2.0)
+    for part in (f, aux.virtual.g):  # so that momentum and online networks differ
+        for p in part.parameters():
+            p.data.add_(0.1 * torch.randn_like(p))
+    observations, actions = batch()
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]).float()
+    virtual = torch.randint(3, (B, M, K))
+    aux.virtual.sampler = lambda seen: virtual
+    aux.virtual.sampler.sees_state = False
+    h, b, project = aux.virtual.h, aux.virtual.b, aux.virtual.project
+    targets = torch.stack([aux.target_projector(aux.target_encoder(o)) for o in observations])  # (B, K+1, D)
+
+    pred, cyc = torch.zeros(B), torch.zeros(B)
+    z = z_0 = f(observations[:, 0])
+    for k in range(K):
+        z = h(z, actions[:, k])
+        pred = pred + mask[:, k + 1] * cosine_distance(project(z), targets[:, k + 1])
+    for m in range(M):
+        z = z_0
+        for k in range(K):
+            z = h(z, virtual[:, m, k])
+        for k in reversed(range(K)):
+            z = b(z, virtual[:, m, k])
+        cyc = cyc + cosine_distance(project(z), targets[:, 0]) / M
+
+    found = aux.losses(observations, actions, mask)
+    torch.testing.assert_close(found["pred"], pred)
+    torch.testing.assert_close(found["cyc"], cyc)
+    torch.testing.assert_close(aux(observations, actions, mask), 0.5 * pred + 2.0 * cyc)
+    halfway = 2.0 * float(np.exp(-5 * 0.5**2))
+    torch.testing.assert_close(aux(observations, actions, mask, step=50), 0.5 * pred + halfway * cyc)
+
+
+def test_encoder_models_and_heads_learn_and_momentum_networks_do_not() -> None:
+    f = encoder()
+    aux = loss(f)
+    aux(*batch()).mean().backward()
+    assert all(p.grad is not None for p in f.parameters())
+    frozen = {*aux.target_encoder.parameters(), *aux.target_projector.parameters()}
+    assert all((p.grad is None) == (p in frozen) for p in aux.parameters())
+    assert not {*f.parameters()} & {*aux.parameters()}
+
+
+def test_momentum_networks_take_tau_of_the_online_ones() -> None:
+    f = encoder()
+    aux = loss(f, tau=0.25)
+    before = copy.deepcopy(aux.target_encoder.state_dict()), copy.deepcopy(aux.target_projector.state_dict())
+    for p in (*f.parameters(), *aux.virtual.g.parameters()):
+        p.data.add_(1.0)
+    aux.update_targets()
+    for old, part in zip(before, (aux.target_encoder, aux.target_projector), strict=True):
+        for name, value in part.state_dict().items():
+            torch.testing.assert_close(value, old[name] + 0.25)
+
+
+def test_a_given_target_encoder_gives_the_targets_and_stays_the_agents() -> None:
+    f, f_m = encoder(), encoder()
+    aux = loss(f, target_encoder=f_m)
+    kept = copy.deepcopy(f_m.state_dict())
+    observations, actions = batch()
+    one = aux.losses(observations, actions, generator=torch.Generator().manual_seed(0))
+    aux.update_targets()
+    assert all(torch.equal(value, kept[name]) for name, value in f_m.state_dict().items())
+    for p in f_m.parameters():
+        p.data.normal_()
+    other = aux.losses(observations, actions, generator=torch.Generator().manual_seed(0))
+    assert not any(torch.allclose(one[name], other[name]) for name in one)
+
+
+def test_augmented_views_differ_between_online_and_target_and_between_trajectories() -> None:
+    seen: list[Tensor] = []
+
+    def augment(images: Tensor) -> Tensor:
+        views = images + torch.rand(len(images), 1, 1)
+        seen.append(views)
+        return views
+
+    observations, actions = torch.zeros(B, K + 1, 4, 4), torch.randint(3, (B, K))
+    loss(encoder(), augment=augment).losses(observations, actions)
+    assert [len(views) for views in seen] == [B, B * (K + M)]
+    assert len(torch.cat(seen)[:, 0, 0].unique()) == B + B * (K + M)
+
+
+def test_models_fit_the_latent_state_and_the_actions() -> None:
+    maps = nn.Conv2d(1, 4, 3)
+    aux = loss(maps, latent=(4, 2, 2))
+    assert isinstance(aux.virtual.h, ConvDynamics)
+    assert aux(torch.rand(B, K + 1, 1, 4, 4), torch.randint(3, (B, K))).shape == (B,)
+    aux = loss(encoder(), actions=BOX)
+    assert isinstance(aux.virtual.h, DenseDynamics)
+    assert aux(torch.rand(B, K + 1, 4, 4), torch.rand(B, K, 2)).shape == (B,)
+
+
+def test_discrete_actions_may_have_the_axis_that_replay_buffers_give_them() -> None:
+    aux = loss(encoder(), M=0)
+    observations, actions = batch()
+    torch.testing.assert_close(aux(observations, actions[..., None].int()), aux(observations, actions))
+
+
+def test_models_and_heads_of_ones_own_are_used() -> None:
+    h, b = DenseDynamics(D, pv.method.DiscreteActions(3), 5), DenseDynamics(D, pv.method.DiscreteActions(3), 6)
+    g, q = nn.Linear(D, 7), nn.Linear(7, 7)
+    aux = loss(encoder(), forward=h, backward=b, projector=g, predictor=q)
+    aux(*batch()).mean().backward()
+    assert all(p.grad is not None for part in (h, b, g, q) for p in part.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"K": 0}, r"K: 0 is not allowed; allowed: whole numbers from 1 on"),
+        ({"M": -1}, r"M: -1 is not allowed"),
+        ({"tau": 1.5}, r"tau: 1\.5 is not allowed; allowed: numbers from 0 to 1"),
+        ({"latent": (4, 4)}, r"latent: \(4, 4\) is not allowed; allowed: a number of features, or \(C, H, W\)"),
+        ({"latent": (4, 2, 2), "actions": BOX}, r"latent: \(4, 2, 2\) is not allowed with continuous actions"),
+        ({"lambda_pred": -1.0}, r"lambda_pred: -1\.0 is not allowed"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loss(encoder(), **changes)
+
+
+def test_sequences_of_other_lengths_are_refused() -> None:
+    aux, (observations, actions) = loss(encoder()), batch()
+    with pytest.raises(ValueError, match=r"observations: \(4, 3, 4, 4\) is not allowed; allowed: \(B, 4, …\)"):
+        aux(observations[:, 1:], actions)
+    with pytest.raises(ValueError, match=r"actions: \(4, 2\) is not allowed; allowed: \(4, 3\)"):
+        aux(observations, actions[:, 1:])
+
+
+def test_action_dependence_is_the_share_of_the_variance_by_actions() -> None:
+    z = torch.randn(4000, 1)  # variance 1; an action of {0, 1, 2} has variance 2/3
+    assert action_dependence(lambda z, a: z, z, 3) == pytest.approx(0.0, abs=1e-6)
+    assert action_dependence(lambda z, a: a[:, None].float(), z, 3) == pytest.approx(1.0, abs=0.02)
+    assert action_dependence(lambda z, a: z + a[:, None], z, 3) == pytest.approx(2 / 5, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_forward_model_depends_on_its_actions_with_prediction_and_forgets_them_without(seed: int) -> None:
+    """A walk around a ring of 12 cells, one to the left, none or one to the right, seen by an encoder that is given.
+
+    Cycles alone are closed by models that ignore what is done. Prediction needs to know where a step leads.
+    """
+    cells = torch.eye(12)
+
+    def trained_dependence(lambda_pred: float) -> float:
+        torch.manual_seed(seed)
+        f = nn.Linear(12, 16).requires_grad_(False)
+        nn.init.normal_(f.weight)
+        aux = pv.PlayVirtualLoss(f, actions=3, latent=16, K=2, M=2, lambda_pred=lambda_pred, i_end=0)
+        adam = torch.optim.Adam(aux.parameters(), lr=3e-3)
+        for _ in range(300):
+            start, actions = torch.randint(12, (32, 1)), torch.randint(3, (32, 2))
+            states = torch.cat([start, start + (actions - 1).cumsum(1)], 1) % 12
+            adam.zero_grad()
+            aux(cells[states], actions).mean().backward()
+            adam.step()
+            aux.update_targets()
+        return aux.action_dependence(cells)
+
+    assert trained_dependence(lambda_pred=1.0) > 0.1
+    assert trained_dependence(lambda_pred=0.0) < 0.03
