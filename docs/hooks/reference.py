@@ -1,0 +1,201 @@
+"""Pages that are written anew at every build from what the package registers: tasks, methods, options, commands."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from unittest.mock import patch
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from playvirtual.cli.main import main
+from playvirtual.config import registry
+from playvirtual.config.build import assemble
+from playvirtual.config.schema import PRESETS
+from playvirtual.envs.registry import FAMILIES, task_names
+from playvirtual.study.sweep.experiments import EXPERIMENTS, SUITE_NAMES, suite
+
+# Tasks whose defaults stand in the tables, and the head of their column.
+SHOWN = {
+    "atari/pong": "Atari",
+    "dmc/cartpole-swingup": "DMControl",
+    "minatar/breakout": "MinAtar",
+    "toy/catch": "`toy/catch`",
+    "toy/reach": "`toy/reach`",
+}
+ABOUT = {
+    "atari": "Games of the Arcade Learning Environment. The first 26 are those of Atari-100k.",
+    "dmc": "DeepMind Control, rendered off screen; `pip install -e '.[dmc]'`. Six of them are the paper's.",
+    "minatar": "Five small games on a grid of 10 × 10 cells: minutes on a CPU.",
+    "toy": "Two toys of this project that are learned in a minute or two on a CPU.",
+    "gym": "Any environment that is registered with Gymnasium and shows images.",
+}
+GROUPS = ("environment", "objective", "replay", "evaluation")  # of a configuration, beside the agent's own options
+COMMANDS = ("train", "evaluate", "export", "bench", "list", "sweep", "probe", "report")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    pages = {"tasks": tasks, "methods": methods, "options": options, "experiments": experiments, "commands": commands}
+    for name, page in pages.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
+    return files
+
+
+def tasks() -> str:
+    lines = [
+        "# Every task",
+        "",
+        "`playvirtual list tasks` prints the same names; `playvirtual train TASK` trains on one.",
+        "",
+    ]
+    names = task_names()
+    for family in FAMILIES:
+        own = [name for name in names if name.startswith(f"{family}/")]
+        lines += [f"## {family}/", "", ABOUT.get(family, ""), ""]
+        kinds = sorted({kind for name in own for kind in kinds_of_actions(name)})
+        lines += [f"{len(own)} tasks, {' and '.join(kinds)} actions.", ""] if own else []
+        lines += [", ".join(f"`{name}`" for name in own) or "`gym/Name-v0`, `gym/module:Name-v0`", ""]
+    lines += ["Environments of your own become tasks by one call: [Extending](../extending.md#an-environment-family)."]
+    return "\n".join(lines)
+
+
+def kinds_of_actions(task: str) -> frozenset[str]:
+    """The kind of actions of a task, by the agent that it gets."""
+    return registry.agent_of(assemble(task, "playvirtual", "paper", {}).agent).actions
+
+
+def methods() -> str:
+    rows = []
+    for spec in registry.methods():
+        changed = ", ".join(f"`{name}` = {as_text(value)}" for name, value in spec.changes.items()) or "nothing"
+        agents = ", ".join(f"{kind}: `{name}`" for kind, name in spec.agents.items())
+        rows.append((f"`{spec.name}`", spec.note, agents, changed))
+    return "\n".join(
+        [
+            "# Every method",
+            "",
+            "A method is a name for an agent per kind of action space with some options changed: "
+            "`playvirtual train TASK --method NAME`. [Baselines](../baselines.md) says where those of the tables come "
+            "from, [Extending](../extending.md#a-method) how to add one.",
+            "",
+            *table(("method", "what it is", "agents", "changes in the task's options"), rows),
+            "",
+            f"Presets: {', '.join(f'`{name}`' for name in PRESETS)}. They differ where the paper's text and the "
+            "released code do ([the list](../deviations.md#where-text-and-released-code-disagree)).",
+        ]
+    )
+
+
+def options() -> str:
+    shown = {task: assemble(task, "playvirtual", "paper", {}) for task in SHOWN}
+    lines = [
+        "# Every option",
+        "",
+        "An option is a field of a run's configuration, a flag of `playvirtual train` and a keyword of `pv.train`: "
+        "`learning_starts` is `--learning-starts` on the command line. `playvirtual train TASK --help` shows those of "
+        "a task with its own defaults. The columns at the right are the defaults of method `playvirtual`, preset "
+        "`paper`.",
+        "",
+    ]
+    for name in ("run", *GROUPS):
+        parts = {task: c if name == "run" else getattr(c, name) for task, c in shown.items()}
+        first = next(iter(parts.values()))
+        lines += [f"## {name.capitalize()}", "", (type(first).__doc__ or "").partition("\n")[0], ""]
+        own = [f for f in fields(first) if f.name not in (*GROUPS, "agent")]
+        rows = [(*described(type(first), f), *(as_text(getattr(p, f.name)) for p in parts.values())) for f in own]
+        lines += [*table(("option", "allowed", "meaning", *SHOWN.values()), rows), ""]
+    for kind, task in (("discrete", "atari/pong"), ("continuous", "dmc/cartpole-swingup")):
+        specs = [spec for spec in registry.agents() if kind in spec.actions]
+        own_options = {spec.name: spec.options_for(task) for spec in specs}
+        lines += [f"## Agents for {kind} actions", "", f"Defaults on `{task}`.", ""]
+        names: dict[str, Any] = {}
+        for given in own_options.values():
+            for f in fields(given):
+                names.setdefault(f.name, (type(given), f))
+        rows = [
+            (*described(owner, f), *(as_text(getattr(given, name, None)) for given in own_options.values()))
+            for name, (owner, f) in names.items()
+        ]
+        lines += [*table(("option", "allowed", "meaning", *(f"`{name}`" for name in own_options)), rows), ""]
+    return "\n".join(lines)
+
+
+def described(owner: type, f: Any) -> tuple[str, str, str]:
+    """Name, allowed values and meaning of an option."""
+    kind = get_type_hints(owner)[f.name]
+    low, high = f.metadata.get("low"), f.metadata.get("high")
+    if get_origin(kind) is Literal:
+        allowed = ", ".join(f"`{value}`" for value in get_args(kind))
+    elif kind is bool:
+        allowed = "`true`, `false`"
+    elif low is not None or high is not None:
+        allowed = f"{low:g} to {high:.6g}" if low is not None and high is not None else f"{low:g} or more"
+    else:
+        allowed = {int: "a whole number", float: "a number"}.get(kind, "text")
+    if get_origin(kind) is tuple:
+        allowed += ", each"
+    return f"`{f.name}`", allowed, f.metadata["help"]
+
+
+def experiments() -> str:
+    rows = []
+    for e in EXPERIMENTS.values():
+        labels = ", ".join(dict.fromkeys(row.label for row in e.rows))
+        rows.append((f"`{e.name}`", f"{e.title} ({e.source})", labels, ", ".join(f"`{name}`" for name in e.suites)))
+    suites = []
+    for name in SUITE_NAMES:
+        suites.append((f"`{name}`", ", ".join(f"`{task.task}`" for task in suite(name))))
+    return "\n".join(
+        [
+            "# Every experiment",
+            "",
+            "`playvirtual sweep NAME` runs one, on a suite or on tasks of your choice ([Studies](../studies.md)). "
+            "[Reproduce the paper](../reproduce.md) sets each beside the paper's table.",
+            "",
+            *table(("experiment", "what it is", "rows", "made for"), rows),
+            "",
+            "## Suites",
+            "",
+            *table(("suite", "tasks"), suites),
+        ]
+    )
+
+
+def commands() -> str:
+    """What `--help` of every command prints."""
+    lines = [
+        "# Every command",
+        "",
+        "What `playvirtual COMMAND --help` prints; `train` and `bench` with the defaults of `toy/catch`.",
+        "",
+    ]
+    for command in COMMANDS:
+        words = [command, "toy/catch", "--help"] if command in ("train", "bench") else [command, "--help"]
+        printed = io.StringIO()
+        with patch.dict(os.environ, COLUMNS="96"), redirect_stdout(printed), suppress(SystemExit):
+            main(words)
+        lines += [f"## playvirtual {command}", "", "```text", printed.getvalue().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in escaped]
+    return [lines[0], f"|{' --- |' * len(head)}", *lines[1:]]
+
+
+def as_text(value: Any) -> str:
+    """A value as the command line takes it; a dash where there is none."""
+    if value is None:
+        return "–"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value) or "none"
