@@ -1,6 +1,6 @@
 """What pages have beyond Markdown: equations, excerpts of the source, and diagrams, all of them finished at the build.
 
-- ```` ```math ```` and $`…`$ hold LaTeX, which becomes MathML: browsers draw it without a script.
+- ```` ```math ```` and $`…`$ hold LaTeX, which becomes a drawing in SVG: it needs no script and no font.
 - A line `# source: playvirtual.method.virtual:cycle` in a block of Python becomes the code of that function or class,
   without its docstring. A name that is gone ends the build.
 - ```` ```mermaid ```` with `graph TD` and lines `a --> b` becomes a drawing in SVG.
@@ -13,11 +13,12 @@ import re
 import textwrap
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from latex2mathml.converter import convert
+import ziamath
 from mkdocs.exceptions import PluginError
 
+INLINE_SIZE, BLOCK_SIZE = 16.0, 18.0  # pixels
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BLOCK = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\$`([^`]+)`\$")
@@ -25,16 +26,24 @@ EXCERPT = re.compile(r"^# source: ([\w.]+):([\w.]+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+ziamath.config.svg2 = False  # glyphs as paths, not as symbols whose names would be the same in every equation
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    markdown = BLOCK.sub(lambda m: f'\n<div class="equation">{mathml(m[1], "block")}</div>\n', markdown)
-    markdown = INLINE.sub(lambda m: mathml(m[1], "inline"), markdown)
+    markdown = BLOCK.sub(lambda m: f'\n<div class="equation">{equation(m[1], inline=False)}</div>\n', markdown)
+    markdown = INLINE.sub(lambda m: equation(m[1], inline=True), markdown)
     markdown = EXCERPT.sub(lambda m: excerpt(m[1], m[2]), markdown)
     return DIAGRAM.sub(lambda m: f"\n{drawing(edges(m[1]))}\n", markdown)
 
 
-def mathml(latex: str, display: Literal["block", "inline"]) -> str:
-    """An equation as browsers draw it by themselves, and as text for those who copy it."""
-    return convert(latex.strip(), display=display).replace("<math ", f'<math alttext="{escape(latex.strip())}" ', 1)
+def equation(latex: str, *, inline: bool) -> str:
+    """A drawing in the color of the text; its LaTeX is there for those who cannot see it."""
+    drawn = ziamath.Latex(
+        latex.strip(), size=INLINE_SIZE if inline else BLOCK_SIZE, inline=inline, color="currentColor"
+    )
+    shift = f' style="vertical-align: {drawn.getyofst():.2f}px"' if inline else ""
+    svg = drawn.svg().replace("<svg ", f"<svg{shift} ", 1)
+    return f'<span class="math" role="img" aria-label="{escape(latex.strip())}">{svg}</span>'
 
 
 def excerpt(module: str, name: str) -> str:

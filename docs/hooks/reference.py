@@ -13,6 +13,7 @@ from unittest.mock import patch
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from playvirtual.cli.flags import NAMED_ELSEWHERE
 from playvirtual.cli.main import main
 from playvirtual.config import registry
 from playvirtual.config.build import assemble
@@ -25,8 +26,6 @@ SHOWN = {
     "atari/pong": "Atari",
     "dmc/cartpole-swingup": "DMControl",
     "minatar/breakout": "MinAtar",
-    "toy/catch": "`toy/catch`",
-    "toy/reach": "`toy/reach`",
 }
 ABOUT = {
     "atari": "Games of the Arcade Learning Environment. The first 26 are those of Atari-100k.",
@@ -106,9 +105,9 @@ def options() -> str:
         parts = {task: c if name == "run" else getattr(c, name) for task, c in shown.items()}
         first = next(iter(parts.values()))
         lines += [f"## {name.capitalize()}", "", (type(first).__doc__ or "").partition("\n")[0], ""]
-        own = [f for f in fields(first) if f.name not in (*GROUPS, "agent")]
+        own = [f for f in fields(first) if f.name not in (*GROUPS, "agent", *NAMED_ELSEWHERE)]
         rows = [(*described(type(first), f), *(as_text(getattr(p, f.name)) for p in parts.values())) for f in own]
-        lines += [*table(("option", "allowed", "meaning", *SHOWN.values()), rows), ""]
+        lines += [*table(("option", "meaning", *SHOWN.values()), rows), ""]
     for kind, task in (("discrete", "atari/pong"), ("continuous", "dmc/cartpole-swingup")):
         specs = [spec for spec in registry.agents() if kind in spec.actions]
         own_options = {spec.name: spec.options_for(task) for spec in specs}
@@ -121,12 +120,12 @@ def options() -> str:
             (*described(owner, f), *(as_text(getattr(given, name, None)) for given in own_options.values()))
             for name, (owner, f) in names.items()
         ]
-        lines += [*table(("option", "allowed", "meaning", *(f"`{name}`" for name in own_options)), rows), ""]
+        lines += [*table(("option", "meaning", *(f"`{name}`" for name in own_options)), rows), ""]
     return "\n".join(lines)
 
 
-def described(owner: type, f: Any) -> tuple[str, str, str]:
-    """Name, allowed values and meaning of an option."""
+def described(owner: type, f: Any) -> tuple[str, str]:
+    """An option's name, and its meaning with the values that are allowed."""
     kind = get_type_hints(owner)[f.name]
     low, high = f.metadata.get("low"), f.metadata.get("high")
     if get_origin(kind) is Literal:
@@ -134,12 +133,10 @@ def described(owner: type, f: Any) -> tuple[str, str, str]:
     elif kind is bool:
         allowed = "`true`, `false`"
     elif low is not None or high is not None:
-        allowed = f"{low:g} to {high:.6g}" if low is not None and high is not None else f"{low:g} or more"
+        allowed = f"{low:g} to {high:.10g}" if low is not None and high is not None else f"{low:g} or more"
     else:
         allowed = {int: "a whole number", float: "a number"}.get(kind, "text")
-    if get_origin(kind) is tuple:
-        allowed += ", each"
-    return f"`{f.name}`", allowed, f.metadata["help"]
+    return f"`{f.name}`", f"{f.metadata['help']}. *Allowed: {allowed}{', each' * (get_origin(kind) is tuple)}*"
 
 
 def experiments() -> str:
@@ -184,10 +181,10 @@ def commands() -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
+    """A table in Markdown, whose second column has the most text."""
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
     lines = [f"| {' | '.join(row)} |" for row in escaped]
-    return [lines[0], f"|{' --- |' * len(head)}", *lines[1:]]
+    return ['<div class="reference" markdown>', "", lines[0], f"|{' --- |' * len(head)}", *lines[1:], "", "</div>"]
 
 
 def as_text(value: Any) -> str:

@@ -1,0 +1,112 @@
+"""Code on the pages is executed: the Python blocks of a page are one program, its TOML and its commands are read.
+
+A block whose first line is a comment `# needs …` (a GPU, hours, a run of yours) is compiled and not executed. A comment
+of HTML that begins with `python` holds lines that readers do not see and that the blocks after it need.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from playvirtual.cli.main import _parser, _unread_word
+from playvirtual.errors import InputError
+from playvirtual.extensions import GROUP
+from tests.waiting import HANG
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^(?:```(\w*)\n(.*?)^```$|<!-- (python)\n(.*?)^-->$)", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    line: int  # of the page, before its first
+    text: str
+
+    @property
+    def runs(self) -> bool:
+        return not self.text.startswith("# needs ")
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """Every block of code of that language."""
+    text = page.read_text(encoding="utf-8")
+    found = ((m, 2 if m[2] is not None else 4) for m in FENCE.finditer(text) if language in (m[1], m[3]))
+    return [Block(text[: m.start(group)].count("\n"), m[group]) for m, group in found]
+
+
+# Runs the blocks as one module; errors show the page's own line numbers.
+RUNNER = """
+import json, sys, types
+page, blocks = sys.argv[1], json.load(sys.stdin)
+module = sys.modules["page"] = types.ModuleType("page")
+for line, block in blocks:
+    exec(compile("\\n" * line + block, page, "exec"), module.__dict__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if any(b.runs for b in blocks(p, "python"))], ids=lambda p: p.stem)
+def test_every_python_block_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, str(page)],
+        input=json.dumps([block for block in blocks(page, "python") if block.runs]),
+        cwd=tmp_path,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+    )
+    assert done.returncode == 0, done.stderr
+    if page.stem == "extending":
+        trained = {path.name for path in (tmp_path / "runs").iterdir() if (path / "evaluations.jsonl").stat().st_size}
+        assert trained == {"dqn", "guided", "corridor", "light", "method"}
+
+
+def test_blocks_that_are_not_run_are_python_and_say_what_they_need() -> None:
+    waiting = [(page, block) for page in PAGES for block in blocks(page, "python") if not block.runs]
+    for page, block in waiting:
+        compile("\n" * block.line + block.text, str(page), "exec")
+    assert waiting
+
+
+def commands(page: Path) -> list[tuple[int, str]]:
+    """(line, command) of every `playvirtual …` in the page's blocks of commands; those with "…" are no whole ones."""
+    found = []
+    for language in ("", "bash"):
+        for block in blocks(page, language):
+            joined = block.text.replace("\\\n", " ")  # a command may go on in the next line
+            for number, line in enumerate(joined.splitlines(), block.line + 1):
+                words = line.partition(" #")[0].split("| ")[0].strip()
+                if words.startswith("playvirtual ") and "…" not in words:
+                    found.append((number, words))
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_every_command_of_a_page_is_one_that_the_command_line_takes(page: Path) -> None:
+    for number, command in commands(page):
+        words = shlex.split(command)[1:]
+        try:
+            parser = _parser(words)
+            options, rest = parser.parse_known_args(words)
+            if rest:
+                raise _unread_word(parser, options, rest[0])
+        except InputError as error:
+            if not str(error).startswith("run: "):  # the reader's run is not here
+                pytest.fail(f"{page.name}:{number}: {command}: {error}")
+
+
+def test_the_toml_blocks_of_extending_are_a_grid_and_the_entry_points_of_a_package() -> None:
+    grid, package = (tomllib.loads(block.text) for block in blocks(ROOT / "docs" / "extending.md", "toml"))
+    assert [row["method"] for row in grid["row"]] == ["spr", "dqn"]
+    assert set(package["project"]["entry-points"]) == {GROUP}
