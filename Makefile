@@ -59,7 +59,7 @@ docs: setup ## build the documentation site into site/; a broken link or a missi
 	$(MKDOCS) build --strict
 
 docs-serve: setup ## show the site at http://127.0.0.1:8000 and build it anew when a page changes
-	$(MKDOCS) serve --watch src --watch notebooks --watch README.md
+	$(MKDOCS) serve --watch src --watch notebooks --watch results
 
 results: setup ## start the next runs of results/queue.toml that fit into MINUTES, PER_GPU of them sharing a GPU
 	$(BIN)/python results/run_queue.py --minutes $(MINUTES) --per-gpu $(PER_GPU)

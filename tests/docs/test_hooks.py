@@ -14,12 +14,15 @@ from playvirtual.method.virtual import VirtualTrajectories, prediction_loss
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 pytest.importorskip("ziamath", reason="ziamath is not installed")
+from mkdocs.config import load_config
 from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, get_files
 
 from tests.docs.test_site import broken_links, pages_of
 
 ROOT = Path(__file__).parents[2]
 MARKUP = runpy.run_path(str(ROOT / "docs" / "hooks" / "markup.py"))
+REPOSITORY = runpy.run_path(str(ROOT / "docs" / "hooks" / "repository.py"))
 NOTEBOOKS = runpy.run_path(str(ROOT / "docs" / "hooks" / "notebooks.py"))
 
 
@@ -62,6 +65,22 @@ def test_a_diagram_has_every_box_below_what_points_to_it() -> None:
         MARKUP["drawing"]([("a", "b"), ("b", "a")])
     with pytest.raises(PluginError, match="not of the form"):
         MARKUP["edges"]("a -.-> b")
+
+
+def test_files_that_pages_name_are_added_and_pages_that_the_navigation_does_not_name_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    monkeypatch.setattr(config.plugins, "_current_plugin", None, raising=False)  # as in a build
+    files = get_files(config)
+    files.append(File.generated(config, "new.md", content="# New"))
+    listed = REPOSITORY["on_files"](files, config)
+    assert config.nav is not None
+    assert config.nav[-1] == {"More": ["new.md"]}
+    assert listed.get_file_from_path("repository/SECURITY.md") is not None  # the navigation names it
+    assert listed.get_file_from_path("repository/results/dmc/again.png") is not None  # docs/results.md shows it
+    assert listed.get_file_from_path("repository/results/atari/provenance.toml") is not None  # a page of it links to it
+    assert listed.get_file_from_path("repository/README.md") is None
 
 
 def test_outputs_of_a_notebook_are_text_without_colors_and_pictures_with_names() -> None:
