@@ -1,6 +1,6 @@
 """Times one update by compile mode, precision, task and method, and as M, K and the batch size grow.
 
-python benchmarks/update_speed.py [--jobs N] [--only SUBSTRING] [--out FILE.json] [--markdown]
+python benchmarks/update_speed.py [--jobs N] [--only SUBSTRING ...] [--out FILE.json] [--markdown]
 Each row is a process of its own that plays, compiles and captures CUDA graphs beside up to N − 1 others. Then they are
 measured one after the other while the others wait, so that nothing else runs on the device. The floor is the time of
 the eager update's matrix products and convolutions at the device's peak throughput by its data sheet.
@@ -54,6 +54,11 @@ class Row:
         changes = " ".join(f"{name}={value}" for name, value in self.change.items())
         return " ".join(filter(None, [self.section, self.task, self.method, changes, self.compile, self.precision]))
 
+    @property
+    def times_steps(self) -> bool:
+        """Whether whole agent steps are timed too."""
+        return not self.section.startswith("growth")
+
     def options(self) -> dict[str, Any]:
         return {"method": self.method, "compile": self.compile, "precision": self.precision, **self.change}
 
@@ -70,6 +75,10 @@ def rows() -> Iterator[Row]:
     for method in ("playvirtual", "spr"):
         for precision in ("tf32", "bf16"):
             yield Row("main", cartpole, "full", precision, method)
+    for method in ("der", "otr", "curl", "drq", "curl-virtual", "drq-virtual"):
+        yield Row("baselines", pong, "full", "bf16", method)
+    for method in ("sac-ae", "curl", "drq", "curl-virtual", "drq-virtual"):
+        yield Row("baselines", cartpole, "full", "bf16", method)
     for name, values in {"M": ("0", "1A", "2A", "4A"), "K": (3, 6, 9, 12), "batch_size": (32, 64, 128)}.items():
         for value in values:
             yield Row(f"growth-{name}", pong, "full", "bf16", change={name: value})
@@ -118,7 +127,7 @@ def work(row: Row, device: str, repeats: int, connection: Connection) -> None:
         with closing(prepared.trainer):
             connection.send("ready")
             connection.recv()  # its turn
-            found = measure(prepared, repeats=repeats, loop=row.section == "main")
+            found = measure(prepared, repeats=repeats, loop=row.times_steps)
             connection.send(Result(row, found, flops / 1e9, floor(flops, found.precision, found.machine.device)))
     except Exception:  # the other rows are measured all the same
         connection.send(traceback.format_exc())
@@ -134,7 +143,10 @@ def wave(batch: list[Row], device: str, repeats: int) -> Iterator[tuple[Row, Res
         process.start()
         there.close()  # so that the end of the process ends the pipe
         workers.append((row, process, here))
-    prepared = [(row, process, here, _receive(here)) for row, process, here in workers]
+    prepared = []
+    for row, process, here in workers:
+        prepared.append((row, process, here, _receive(here)))
+        print(f"prepared: {row.label}", file=sys.stderr, flush=True)
     for row, process, here, answer in prepared:
         if answer == "ready":
             here.send("go")
@@ -168,12 +180,13 @@ def markdown(results: list[Result]) -> str:
     """The tables of docs/performance.md."""
     parts = []
     for section in dict.fromkeys(result.row.section for result in results):
-        steps = section == "main"
+        chosen = [r for r in results if r.row.section == section]
+        steps = chosen[0].row.times_steps
         head = ["task, method", "change", "compile", "precision", "ms per update (quartiles)", "updates/s"]
         head += ["agent steps/s"] if steps else []
         head += ["kernels", "peak memory", "GFLOP", "floor", "first update ready after"]
         lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-        for r in (r for r in results if r.row.section == section):
+        for r in chosen:
             m = r.measurement
             memory = m.rss_gib if m.gpu_gib is None else m.gpu_gib
             change = ", ".join(f"{name} = {value}" for name, value in r.row.change.items()) or "none"
@@ -195,7 +208,13 @@ def main() -> int:
     """Measures the chosen rows; exit code 1 if one of them failed."""
     parser = Parser(__doc__)
     parser.add_argument("--jobs", type=whole(1), default=1, help="rows that are prepared at the same time (default: 1)")
-    parser.add_argument("--only", default="", metavar="SUBSTRING", help="only rows whose label has it; see --list")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="SUBSTRING",
+        help="only rows whose label has it, or one of several; see --list",
+    )
     parser.add_argument("--list", action="store_true", help="print the labels and measure nothing")
     parser.add_argument("--repeats", type=whole(2), default=REPEATS, help="blocks per row (default: %(default)s)")
     parser.add_argument("--device", default="auto", help=f"{DEVICES} (default: auto)")
@@ -207,9 +226,11 @@ def main() -> int:
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for docs/performance.md at the end")
     options = parser.parse_args()
-    chosen = [row for row in rows() if options.only in row.label]
-    if not chosen:
-        raise InputError(f"only: {options.only!r} is in no row's label; allowed: a part of a label that --list shows")
+    labels = [row.label for row in rows()]
+    for part in options.only:
+        if not any(part in label for label in labels):
+            raise InputError(f"only: {part!r} is in no row's label; allowed: a part of a label that --list shows")
+    chosen = [row for row in rows() if any(part in row.label for part in options.only)]
     if options.list:
         print("\n".join(row.label for row in chosen))
         return 0
@@ -228,8 +249,8 @@ def main() -> int:
         for row, answer in wave(once[start : start + jobs], options.device, options.repeats):
             if not isinstance(answer, Result):
                 failures += 1
-                labels = ", ".join(twin.label for twin in twins_of[row.label])
-                print(f"{labels}: failed\n{answer}", file=sys.stderr, flush=True)
+                failed = ", ".join(twin.label for twin in twins_of[row.label])
+                print(f"{failed}: failed\n{answer}", file=sys.stderr, flush=True)
                 continue
             answers = [replace(answer, row=twin) for twin in twins_of[row.label]]
             print(*map(line, answers), sep="\n", flush=True)

@@ -31,6 +31,7 @@ from playvirtual.errors import EnvError, InputError
 Array = npt.NDArray[Any]
 ALIGNMENT = 16  # bytes; every array of a message begins at a multiple of it
 EXIT_SECONDS = 10.0  # that a worker has to end by itself
+NICENESS = 10  # of workers: where runs share a machine, one that learns goes before another's evaluation
 
 
 def send(connection: Connection, header: dict[str, Any], arrays: Sequence[Array] = ()) -> None:
@@ -199,6 +200,7 @@ def _lost(worker: _Worker) -> EnvError:
 def serve(descriptor: int) -> None:
     """Runs an env worker: makes its environments and answers calls until the other end of the pipe is closed."""
     connection = Connection(descriptor)
+    os.nice(NICENESS)
     env: VectorEnv | None = None
     try:
         while True:

@@ -249,6 +249,12 @@ def test_the_gpus_are_those_of_the_device(tmp_path, control, monkeypatch, device
     assert all(f"--device={seen_as}" in child["WORDS"].split() for child in children)
 
 
+@pytest.mark.parametrize(("device", "workers", "threads"), [("cpu", 8, 2), ("cuda", 8, 8), ("cuda", 1, 16)])
+def test_on_a_gpu_an_evaluation_may_use_half_of_the_cores(control, monkeypatch, device, workers, threads):
+    monkeypatch.setattr(local, "num_cores", lambda: 16)
+    assert LocalEngine(workers, device=device, mps="off").threads == threads
+
+
 def test_a_gpu_that_is_not_there_is_not_used(control):
     assert LocalEngine(1, device="cuda:2").gpus == []
 

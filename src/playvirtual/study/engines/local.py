@@ -64,7 +64,9 @@ class LocalEngine:
             self.workers = workers or num_cores()
         else:
             self.workers = workers or len(self.gpus) * (per_gpu or runs_per_gpu(len(self.gpus), mps))
-        self.threads = max(1, num_cores() // self.workers)
+        # A run that learns on a GPU keeps about one core busy, and few of them evaluate at a time, each with as many
+        # processes as this allows: so it may be half of the machine.
+        self.threads = max(1, num_cores() // min(self.workers, 2 if self.gpus else self.workers))
         self._children: list[_Child] = []
         self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # the first run starts the daemon
         self._daemon: mps_daemon.Daemon | None = None
