@@ -14,11 +14,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from playvirtual.cli.flags import NAMED_ELSEWHERE
-from playvirtual.cli.main import main
+from playvirtual.cli.main import _commands, _parser, main
 from playvirtual.config import registry
 from playvirtual.config.build import assemble
 from playvirtual.config.schema import PRESETS
 from playvirtual.envs.registry import FAMILIES, task_names
+from playvirtual.options import _interval
 from playvirtual.study.sweep.experiments import EXPERIMENTS, SUITE_NAMES, suite
 
 # Tasks whose defaults stand in the tables, and the head of their column.
@@ -35,7 +36,7 @@ ABOUT = {
     "gym": "Any environment that is registered with Gymnasium and shows images.",
 }
 GROUPS = ("environment", "objective", "replay", "evaluation")  # of a configuration, beside the agent's own options
-COMMANDS = ("train", "evaluate", "export", "bench", "list", "sweep", "probe", "report")
+WITH_TASK = ("train", "bench")  # commands whose options depend on the task that they are given
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -133,7 +134,7 @@ def described(owner: type, f: Any) -> tuple[str, str]:
     elif kind is bool:
         allowed = "`true`, `false`"
     elif low is not None or high is not None:
-        allowed = f"{low:g} to {high:.10g}" if low is not None and high is not None else f"{low:g} or more"
+        allowed = _interval(low, high)
     else:
         allowed = {int: "a whole number", float: "a number"}.get(kind, "text")
     return f"`{f.name}`", f"{f.metadata['help']}. *Allowed: {allowed}{', each' * (get_origin(kind) is tuple)}*"
@@ -171,8 +172,8 @@ def commands() -> str:
         "What `playvirtual COMMAND --help` prints; `train` and `bench` with the defaults of `toy/catch`.",
         "",
     ]
-    for command in COMMANDS:
-        words = [command, "toy/catch", "--help"] if command in ("train", "bench") else [command, "--help"]
+    for command in _commands(_parser([])):
+        words = [command, "toy/catch", "--help"] if command in WITH_TASK else [command, "--help"]
         printed = io.StringIO()
         with patch.dict(os.environ, COLUMNS="96"), redirect_stdout(printed), suppress(SystemExit):
             main(words)

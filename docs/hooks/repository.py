@@ -32,7 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page = to_read.pop()
         for match in LINK.finditer(page.read_text(encoding="utf-8")):
             target = (page.parent / match[1]).resolve()
-            if target.is_relative_to(ROOT) and not target.is_relative_to(DOCS) and target.is_file():
+            outside = target.is_relative_to(ROOT) and not target.is_relative_to(DOCS)
+            if outside and target.is_file() and target.suffix != ".ipynb":  # a notebook is a page of its own
                 to_read += [target] if target.suffix == ".md" and target not in found else []
                 found.add(target)
     for path in sorted(found):
@@ -52,7 +53,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def rewritten(match: re.Match[str]) -> str:
         target = (source.parent / match[1]).resolve()
-        if target.is_relative_to(DOCS):
+        if target.suffix == ".ipynb" and target.stem != source.stem:  # the page that the notebook is here
+            place = f"notebooks/{target.stem}.md"
+        elif target.is_relative_to(DOCS):
             place = target.relative_to(DOCS).as_posix()
         elif target.is_relative_to(ROOT):
             place = PREFIX + target.relative_to(ROOT).as_posix()

@@ -25,6 +25,7 @@ from tests.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_HERE = ("run: ", "task: 'gym/")  # errors of a command with the reader's own run or environment
 FENCE = re.compile(r"^(?:```(\w*)\n(.*?)^```$|<!-- (python)\n(.*?)^-->$)", re.MULTILINE | re.DOTALL)
 
 
@@ -81,7 +82,7 @@ def run(pages: list[Path], folder: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if trains(page)], ids=lambda page: page.stem)
 def test_every_python_block_of_a_page_that_trains_runs(page: Path, tmp_path: Path) -> None:
     run([page], tmp_path)
-    trained = {path.name for path in (tmp_path / "runs").iterdir() if (path / "evaluations.jsonl").stat().st_size}
+    trained = {log.parent.name for log in tmp_path.rglob("evaluations.jsonl") if log.stat().st_size}
     assert trained
     if page.stem == "extending":
         assert trained == {"dqn", "guided", "corridor", "light", "method"}
@@ -90,7 +91,7 @@ def test_every_python_block_of_a_page_that_trains_runs(page: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_every_python_block_of_the_other_pages_runs(tmp_path: Path) -> None:
     others = [page for page in PAGES if program(page) and not trains(page)]
-    assert {"README", "equations", "studies"} <= {page.stem for page in others}
+    assert {"equations", "studies"} <= {page.stem for page in others}
     run(others, tmp_path)
 
 
@@ -124,7 +125,7 @@ def test_every_command_of_a_page_is_one_that_the_command_line_takes(page: Path) 
             if rest:
                 raise _unread_word(parser, options, rest[0])
         except InputError as error:
-            if not str(error).startswith("run: "):  # the reader's run is not here
+            if not str(error).startswith(NOT_HERE):
                 pytest.fail(f"{page.name}:{number}: {command}: {error}")
 
 
