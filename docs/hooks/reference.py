@@ -1,4 +1,4 @@
-"""Pages that are written anew at every build from what the package registers: tasks, methods, options, commands."""
+"""Pages that are written anew at every build from what the package has: tasks, methods, options, commands, names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
+import playvirtual as pv
 from playvirtual.cli.flags import NAMED_ELSEWHERE
 from playvirtual.cli.main import _commands, _parser, main
 from playvirtual.config import registry
@@ -44,6 +46,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=page()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """The Python reference ends with the public names that its page does not have a place for."""
+    if page.file.src_uri != "api.md":
+        return markdown
+    placed = {line.rpartition(".")[2] for line in markdown.splitlines() if line.startswith("::: ")}
+    rest = [f"::: {pv._MODULES[name]}.{name}" for name in pv.__all__ if name not in placed]
+    return "\n".join([markdown, "## More", "", *rest]) if rest else markdown
 
 
 def tasks() -> str:

@@ -25,6 +25,7 @@ from tests.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TESTS = ROOT / "tests"
 # Errors of a command with the reader's own run, file or environment.
 NOT_HERE = re.compile(r"is not there|No such file|cannot import the module|^task: '(gym|env)/")
 FENCE = re.compile(r"^(?:```(\w*)\n(.*?)^```$|<!-- (python)\n(.*?)^-->$)", re.MULTILINE | re.DOTALL)
@@ -47,7 +48,9 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def program(page: Path) -> list[Block]:
-    """The blocks that are executed."""
+    """The blocks that are executed here: none of a page like your-agent.md that has a test_your_agent.py of its own."""
+    if (TESTS / f"test_{page.stem.replace('-', '_')}.py").exists():
+        return []
     return [block for block in blocks(page, "python") if block.runs]
 
 
