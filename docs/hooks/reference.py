@@ -35,7 +35,7 @@ ABOUT = {
     "dmc": "DeepMind Control, rendered off screen; `pip install -e '.[dmc]'`. Six of them are the paper's.",
     "minatar": "Five small games on a grid of 10 × 10 cells: minutes on a CPU.",
     "toy": "Two toys of this project that are learned in a minute or two on a CPU.",
-    "gym": "Any environment that is registered with Gymnasium and shows images.",
+    "gym": "Any environment that is registered with Gymnasium and shows images: `gym/Name-v0`, `gym/module:Name-v0`.",
 }
 GROUPS = ("environment", "objective", "replay", "evaluation")  # of a configuration, beside the agent's own options
 WITH_TASK = ("train", "bench")  # commands whose options depend on the task that they are given
@@ -69,8 +69,9 @@ def tasks() -> str:
         own = [name for name in names if name.startswith(f"{family}/")]
         lines += [f"## {family}/", "", ABOUT.get(family, ""), ""]
         kinds = sorted({kind for name in own for kind in kinds_of_actions(name)})
-        lines += [f"{len(own)} tasks, {' and '.join(kinds)} actions.", ""] if own else []
-        lines += [", ".join(f"`{name}`" for name in own) or "`gym/Name-v0`, `gym/module:Name-v0`", ""]
+        if own:
+            listed = ", ".join(f"`{name}`" for name in own)
+            lines += [f"{len(own)} tasks, {' and '.join(kinds)} actions.", "", listed, ""]
     lines += ["Environments of your own become tasks by one call: [Extending](../extending.md#an-environment-family)."]
     return "\n".join(lines)
 
