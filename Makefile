@@ -8,7 +8,7 @@ PER_GPU ?= 6
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dmc,tensorboard,video,hub,onnx,ray,sb3,dev
+EXTRAS := dmc,tensorboard,video,hub,onnx,ray,sb3,docs,dev
 INSTALLED := $(VENV)/.installed
 UNFINISHED := $(VENV)/.unfinished
 RENDERING := $(VENV)/.rendering
@@ -18,10 +18,10 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-all test-fast mutants dist demo results clean moved
+.PHONY: help setup lint format test test-all test-fast mutants dist demo docs docs-serve results clean moved
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) $(RENDERING) ## make .venv and install everything into it (seconds when nothing changed)
 
@@ -58,11 +58,20 @@ dist: setup ## build the wheel and the sdist into dist/ and check what is in the
 demo: setup ## train an agent on the CPU and show what it learned
 	$(BIN)/python -m playvirtual.cli.demo
 
+# What is said about the future of a tool is not about this site.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+docs: setup ## build the documentation site into site/; a broken link or a missing page is an error
+	$(MKDOCS) build --strict
+
+docs-serve: setup ## show the site at http://127.0.0.1:8000 and build it anew when a page changes
+	$(MKDOCS) serve --watch src --watch notebooks --watch results
+
 results: setup ## start the next runs of results/queue.toml that fit into MINUTES, PER_GPU of them sharing a GPU
 	$(BIN)/python results/run_queue.py --minutes $(MINUTES) --per-gpu $(PER_GPU)
 
 clean: ## remove .venv, builds and caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp holds the folder it was made in: a copied or broken environment is made anew.

@@ -3,7 +3,8 @@
     python results/collect.py
 
 Writes every evaluation episode to results/FAMILY/returns.csv, with the commit that results/FAMILY/provenance.toml names
-for the run, and the score of every run of the paper's benchmarks to the tables of docs/results.md.
+for the run, the score of every run of the paper's benchmarks to the tables of docs/results.md, and those of the paper's
+method at its own settings to the table that README.md and docs/index.md open with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from playvirtual import published
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report.score_tables import with_spread
@@ -25,6 +27,8 @@ from playvirtual.study.settings import changes
 
 ROOT = Path(__file__).parent
 PAGE = ROOT.parent / "docs" / "results.md"
+OPENINGS = (ROOT.parent / "README.md", ROOT.parent / "docs" / "index.md")
+BENCHMARKS = {"atari": "Atari-100k", "dmc": "DMControl-100k"}
 COLUMNS = ("task", "method", "preset", "seed", "options", "step", "episode", "return", "version", "seconds")
 HEADER = ("task", "method", "preset", "seed", "score", "paper", "wall-clock", "commit")
 
@@ -95,19 +99,47 @@ def score_table(runs: list[CompleteRun]) -> str:
     return "\n".join(lines)
 
 
+def headline_table(runs: list[CompleteRun]) -> str:
+    """A Markdown row per task of the paper's benchmarks: `playvirtual` at the paper's settings, all its seeds."""
+    lines = ["| | here | runs | paper | random play | minutes a run |", f"|{' --- |' * 6}"]
+    own = [r for r in runs if r.config["method"] == "playvirtual" and r.config["preset"] == "paper" and not r.options]
+    for task in dict.fromkeys(run.config["task"] for run in own):
+        group = [run for run in own if run.config["task"] == task]
+        family, _, name = task.partition("/")
+        scores = [float(np.mean(run.evaluations[-1]["returns"])) for run in group]
+        spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+        paper = (table(family, None).get("playvirtual", {}).get(name) for table in (paper_scores, paper_stds))
+        random = published.random()[name] if family == "atari" else None
+        minutes = sorted(run.seconds / 60 for run in group)
+        cells = (
+            f"{BENCHMARKS[family]}: {name.replace('_', ' ')}",
+            f"**{with_spread(float(np.mean(scores)), spread)}**",
+            str(len(group)),
+            with_spread(*paper),
+            with_spread(random, None),
+            f"{minutes[0]:.0f}" if len(minutes) == 1 else f"{minutes[0]:.0f} to {minutes[-1]:.0f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def fill(text: str, name: str, table: str) -> str:
     """The page with the table between the comments `<!-- NAME -->` and `<!-- end -->`, if it has them."""
     return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page, shown = PAGE.read_text(encoding="utf-8"), []
     for family in sorted(file.parent for file in ROOT.glob("*/provenance.toml")):
         runs = complete_runs(family)
         write_returns(runs, family / "returns.csv")
         page = fill(page, family.name, score_table(runs))
         print(f"{family / 'returns.csv'}: {len(runs)} runs")
+        shown += runs if family.name in BENCHMARKS else []
     PAGE.write_text(page, encoding="utf-8")
+    for opening in OPENINGS:
+        text = opening.read_text(encoding="utf-8")
+        opening.write_text(fill(text, "headline", headline_table(shown)), encoding="utf-8")
 
 
 if __name__ == "__main__":

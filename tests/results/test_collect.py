@@ -23,6 +23,15 @@ def test_the_episodes_and_scores_of_a_family_are_up_to_date(family: str, tmp_pat
     assert COLLECT["fill"](page, family, COLLECT["score_table"](runs)) == page
 
 
+def test_the_opening_table_of_readme_and_site_is_up_to_date() -> None:
+    runs = [run for family in COLLECT["BENCHMARKS"] for run in COLLECT["complete_runs"](RESULTS / family)]
+    table = COLLECT["headline_table"](runs)
+    assert {"pong", "reacher-easy"} <= set(table.replace("|", " ").split())
+    for page in COLLECT["OPENINGS"]:
+        text = page.read_text(encoding="utf-8")
+        assert table in text, f"{page}: run python results/collect.py"
+
+
 def test_a_run_without_a_known_commit_is_named(tmp_path: Path) -> None:
     run = next((RESULTS / "atari" / "runs").glob("*/*/*"))
     copy = tmp_path / "runs" / "atari-pong" / "playvirtual" / "seed-1"

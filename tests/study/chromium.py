@@ -25,11 +25,12 @@ FLAGS = (
 needs_chromium = pytest.mark.skipif(BROWSER is None, reason="no Chromium here; on Debian: apt-get install chromium")
 
 
-def open_page(page: Path, profile: Path) -> tuple[str, list[str]]:
-    """(the page's elements after loading, what its console said)."""
+def open_page(page: Path | str, profile: Path, *flags: str) -> tuple[str, list[str]]:
+    """(the page's elements after loading, what its console said); the page is a file or an address."""
     assert BROWSER is not None
+    address = page if isinstance(page, str) else page.resolve().as_uri()
     result = subprocess.run(
-        [BROWSER, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", page.resolve().as_uri()],
+        [BROWSER, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", address],
         capture_output=True,
         text=True,
         timeout=HANG,

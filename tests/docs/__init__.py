@@ -1,0 +1,1 @@
+"""Tests of what people read: the pages and their code, the site that is built of them, the notebook."""
