@@ -9,11 +9,12 @@ import torch
 
 import playvirtual as pv
 from playvirtual.config.build import build
-from playvirtual.training.estimate import Estimate, estimate_lines
+from playvirtual.training import estimate
+from playvirtual.training.estimate import Estimate, estimate_lines, is_worth_measuring
 from playvirtual.training.progress import Pace, TimeLeft, time_left
 
 CPU = torch.device("cpu")
-KNOWN = Estimate(random_step=0.001, acting_step=0.002, update=0.1, at_most=False)
+KNOWN = Estimate(random_step=0.001, acting_step=0.002, update=0.1)
 
 
 def test_random_play_and_learning_are_added_up() -> None:
@@ -34,6 +35,14 @@ def test_more_than_a_day_gets_advice() -> None:
     said, advice = estimate_lines(KNOWN, long, CPU)
     assert said.startswith("estimate: about 28.3 h on this CPU")
     assert advice.endswith("fewer --steps than 1,000,000, fewer --updates-per-step than 1, a GPU")
+
+
+def test_a_short_run_and_one_whose_updates_are_compiled_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, compiled = (build("toy/catch", compile=mode) for mode in ("off", "full"))
+    assert [is_worth_measuring(plain, steps) for steps in (999, 1_000)] == [False, True]
+    assert is_worth_measuring(compiled, 1_000)  # on the CPU it is not compiled
+    monkeypatch.setattr(estimate, "resolve_device", lambda name: torch.device("cuda"))
+    assert [is_worth_measuring(config, 1_000) for config in (plain, compiled)] == [True, False]
 
 
 @pytest.mark.slow(seconds=6)

@@ -32,7 +32,6 @@ class Estimate:
     random_step: float  # an agent step of random play
     acting_step: float  # an agent step of the agent, without updates
     update: float  # one update
-    at_most: bool  # updates were measured without the compilation that the run has
 
     def learning_step(self, config: Config) -> float:
         """An agent step with its updates."""
@@ -44,10 +43,19 @@ class Estimate:
         return random * self.random_step + (config.agent_steps - step - random) * self.learning_step(config)
 
 
+def is_worth_measuring(config: Config, steps_left: int) -> bool:
+    """Whether the time of a run is told before it begins: not of a short one, and not where updates are compiled.
+
+    To compile them twice would take longer than it is worth, and without that an update takes many times as long.
+    """
+    compiled = resolve_device(config.device).type == "cuda" and config.compile != "off"
+    return steps_left >= LEAST_STEPS and not compiled
+
+
 def measure(config: Config) -> Estimate:
     """Times random play, acting and updates of the configuration with an environment, a replay buffer and an agent.
 
-    They are built for this and closed. Updates are not compiled for it, which would take longer than it is worth.
+    They are built for this and closed.
     """
     span = config.agent.lookahead(config.objective.K)
     fill = max(RANDOM_STEPS, span + config.environment.frame_stack + 10)
@@ -60,8 +68,7 @@ def measure(config: Config) -> Estimate:
     )
     measured = _measure(parts, fill)
     gc.collect()  # a trainer's parts refer to each other, and may hold the memory of a GPU
-    compiled = resolve_device(config.device).type == "cuda" and config.compile != "off"
-    return Estimate(*measured, at_most=compiled)
+    return Estimate(*measured)
 
 
 def _measure(config: Config, fill: int) -> tuple[float, float, float]:
@@ -106,9 +113,9 @@ def estimate_lines(estimate: Estimate, config: Config, device: torch.device, ste
     phases = [f"{random:,} random steps at {1 / estimate.random_step:,.3g}/s"] if random else []
     phases.append(f"{learning:,} learning steps at {1 / estimate.learning_step(config):,.3g}/s")
     update = f"{1e3 * estimate.update:.3g} ms" if estimate.update < 1 else f"{estimate.update:.3g} s"
-    about, where = "at most" if estimate.at_most else "about", "GPU" if device.type == "cuda" else "CPU"
+    where = "GPU" if device.type == "cuda" else "CPU"
     lines = [
-        f"estimate: {about} {duration(seconds)} on this {where}, and the evaluations: {', then '.join(phases)}; "
+        f"estimate: about {duration(seconds)} on this {where}, and the evaluations: {', then '.join(phases)}; "
         f"measured: an update takes {update}"
     ]
     if seconds > LONG:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from traceback import format_exception, format_exception_only
 from typing import Any
@@ -31,7 +32,7 @@ from playvirtual.runs.stopped import Stopped
 from playvirtual.training.callbacks import CallbackFailed, Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files, restore
 from playvirtual.training.clock import Clock
-from playvirtual.training.estimate import LEAST_STEPS, estimate_lines, measure
+from playvirtual.training.estimate import estimate_lines, is_worth_measuring, measure
 from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.progress import Display, Pace
 from playvirtual.training.trainer import Trainer
@@ -78,40 +79,25 @@ def run(
     """
     loggers, called = Loggers(log), Callbacks(callbacks)
     with Interrupts() as interrupts:
+        make_runner = partial(
+            Runner, display=display, interrupts=interrupts, loggers=loggers, callbacks=called, announce=announce
+        )
         if resume and files.kind(path, "run_dir") is not None:
-            return _resume(config, path, display, interrupts, loggers, called, announce=announce)
-        return _start(config, path, display, interrupts, loggers, called, announce=announce)
+            return _resume(config, path, make_runner)
+        return _start(config, path, make_runner)
 
 
-def _start(
-    config: Config,
-    path: Path,
-    display: Display,
-    interrupts: Interrupts,
-    loggers: Loggers,
-    callbacks: Callbacks,
-    *,
-    announce: bool,
-) -> Run:
+def _start(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder], Runner]) -> Run:
     RunFolder.refuse_existing(path)
     with closing(Trainer(config)) as trainer:
         folder = RunFolder.create(path)
         with lock_run_folder(path):
             RunFolder.refuse_existing(path)  # another process may have started, and ended, a run there
             folder.write_config(config)
-            return Runner(trainer, folder, display, interrupts, loggers, callbacks, announce=announce).train()
+            return make_runner(trainer, folder).train()
 
 
-def _resume(
-    config: Config,
-    path: Path,
-    display: Display,
-    interrupts: Interrupts,
-    loggers: Loggers,
-    callbacks: Callbacks,
-    *,
-    announce: bool,
-) -> Run:
+def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder], Runner]) -> Run:
     if files.kind(path, "run_dir") != "folder":
         raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
     folder = RunFolder(path)
@@ -130,7 +116,7 @@ def _resume(
             logger.info(f"{path} was stopped at step {early.step} ({early.reason}); {further} it")
             return Run(path, config, jsonl.returns(path, early.step) or [], early.reason)
         trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
-        with closing(Runner(trainer, folder, display, interrupts, loggers, callbacks, announce=announce)) as runner:
+        with closing(make_runner(trainer, folder)) as runner:
             runner.resume()
             folder.record_changes(config, runner.trainer.global_step)
             stopped.remove(path)
@@ -191,7 +177,7 @@ class Runner:
             return Pace(starts)
         for line in reasons(config, on_gpu=trainer.device.type == "cuda"):
             logger.info(line)
-        if config.agent_steps - trainer.step < LEAST_STEPS:
+        if not is_worth_measuring(config, config.agent_steps - trainer.step):
             return Pace(starts)
         begin, threads = time.monotonic(), num_threads(trainer.device)
         estimate = measure(config)
