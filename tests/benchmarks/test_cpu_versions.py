@@ -19,6 +19,7 @@ if not SCRIPT.exists():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_version_is_compared_with_itself() -> None:
     """Both sides get every setting, so nothing is ignored; the rates and their ratios agree with each other."""
     words = [ROOT, ROOT, "--rows", "toy/catch:rl", "--rounds", "2", "--seconds", "0.5"]

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "runs_per_card.py"
 if not SCRIPT.exists():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 
-pytestmark = pytest.mark.slow  # every test starts a program
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # every test starts a program
 
 
 def test_two_trainings_run_side_by_side_and_their_rates_add_up(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ def errors(shape: tuple[int, ...], filters: list[tuple[int, ...]], device: str =
 
 
 @needs_compiler
-@pytest.mark.parametrize(("shape", "processors", "lazy"), [((3, 40, 18, 19), 1, False), ((2, 40, 18, 19), 2, True)])
+@pytest.mark.parametrize(
+    ("shape", "processors", "lazy"),
+    [pytest.param((3, 40, 18, 19), 1, False, marks=pytest.mark.long), ((2, 40, 18, 19), 2, True)],
+)
 def test_the_kernel_computes_what_pytorch_does(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], processors: int, lazy: bool
 ) -> None:

@@ -54,7 +54,7 @@ def test_a_display_that_cannot_write_shows_nothing_more(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["full", "pipe", "closed"])
+@pytest.mark.parametrize("where", ["full", "pipe", pytest.param("closed", marks=pytest.mark.long)])
 def test_a_run_continues_when_its_progress_cannot_be_written(where: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "playvirtual", *TRAIN.split(), "--run-dir", str(tmp_path / "run")]
     if where == "pipe":

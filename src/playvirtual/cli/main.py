@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _check_working_directory()
         import_named(words)
         parser = _parser(words)
         if not words:
             parser.print_help(sys.stderr)
             return 2
         _check_command(parser, words[0])
-        _check_working_directory()
         options, rest = parser.parse_known_args(words)
         if rest:
             raise _unread_word(parser, options, rest[0])

@@ -46,6 +46,7 @@ def test_one_run_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_runs(tmp_path: Path) -> None:
     synthetic_runs(tmp_path / "runs", 100)
     written = report([tmp_path / "runs"], tmp_path / "out")

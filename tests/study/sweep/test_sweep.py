@@ -105,7 +105,7 @@ def test_the_report_has_every_setting_and_its_files(study: Path) -> None:
 def test_a_browser_shows_the_report_without_a_complaint(study: Path, tmp_path: Path) -> None:
     dom, console = open_page(study / "report" / "index.html", tmp_path)
     assert console == []
-    assert dom.count("<svg") == 4
+    assert dom.count("<svg") == 5
 
 
 @pytest.mark.slow
