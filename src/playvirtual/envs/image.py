@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,8 +27,8 @@ def to_gray(image: Frames) -> Frames:
 def resize_area(image: Frames, size: int) -> Frames:
     """(H, W, C) to (size, size, C): each new pixel is the mean of the area it covers in the old image.
 
-    The sums have OpenCV's order, which ALE uses: rows first, one pixel after the other, in float32. So Atari's frames are
-    the emulator's bit by bit, and no threads of a matrix product wait for each other on a busy machine.
+    The sums have OpenCV's order, which ALE uses: rows first, one pixel after the other, in float32. So Atari's frames
+    are the emulator's bit by bit, and no threads of a matrix product wait for each other on a busy machine.
     """
     height, width, _ = image.shape
     if (height, width) == (size, size):
@@ -94,6 +94,14 @@ def image_to_frame(image: Frames, frame_shape: tuple[int, int, int]) -> Frames:
 
 def as_image(observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
     """A raw observation as (H, W, C), or, where it has the frame's own shape and needs nothing more, as it is."""
+    if isinstance(observation, Mapping) and len(observation) == 1:
+        (observation,) = observation.values()
+    if isinstance(observation, Mapping):
+        raise InputError(
+            f"observation: a dict of {', '.join(map(str, observation))} is not allowed, as the bounds of its numbers "
+            f"are not kept with a trained agent; allowed: the frame of its image and numbers, uint8 of shape "
+            f"{frame_shape}, or pv.evaluate, which has the environment"
+        )
     try:
         image = np.asarray(observation)
     except (TypeError, ValueError):  # lists of different lengths, a tensor on a GPU
