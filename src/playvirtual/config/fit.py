@@ -107,7 +107,7 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
     if kind == "discrete":
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
         v_max = value_range(fit, config.environment.reward_clip, discount)
-        changes |= {"random_steps": fit.steps // 2, "v_max": v_max}
+        changes |= {"random_steps": fit.steps // 2, "v_max": v_max, "discount": discount}
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
@@ -137,9 +137,10 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
     changes: dict[str, Any] = {"image_size": image, "grayscale": False, "precision": "tf32", "threads": 1}
     changes |= _encoder(size, image)
     if kind == "discrete":
-        changes |= {"latent": 64, "dynamics_hidden": 64, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
-        changes |= {"K": 3 if size == "small" else 4}
-        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4, "n_step": 5, "updates_per_step": 0.5}
+        changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
+        changes |= {"K": 3 if size == "small" else 4, "n_step": 5, "adam_eps": 1e-8}
+        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4}
+        changes |= {"updates_per_step": 1.0 if size == "small" else 0.5}
     else:
         whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
         changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
