@@ -272,3 +272,17 @@ def test_the_emulators_order_of_sums_is_still_the_mean_over_the_area() -> None:
     wanted = [round((0 + 60 + 120 / 2) / 2.5), round((120 / 2 + 180 + 240) / 2.5)]
     resized = resize_area(np.broadcast_to(row[None, :, None], (5, 5, 1)), 2)
     assert resized[..., 0].tolist() == [wanted, wanted]
+
+
+def test_a_dict_of_an_image_and_numbers_is_refused_in_one_line_but_not_its_frame(tmp_path: Path) -> None:
+    export = write_export(tmp_path / "agent", "toy/catch")
+    agent = pv.load(export, "cpu")
+    image = np.zeros(agent.frame_shape[1:], np.uint8)
+    seen = {"camera": image, "place": np.zeros(2)}
+    for act in (agent.act, agent.as_gym_policy()):
+        with pytest.raises(
+            pv.InputError, match="observation: a dict of camera, place is not allowed, as the bounds of"
+        ):
+            act(seen)
+    agent.reset()
+    assert agent.act({"camera": image}) in range(3)

@@ -106,8 +106,9 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
     changes = {**_schedules(fit.steps), "M": _virtual(size, kind, fit.num_actions)}
     if kind == "discrete":
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
-        v_max = value_range(fit, config.environment.reward_clip, discount)
-        changes |= {"random_steps": fit.steps // 2, "v_max": v_max, "discount": discount}
+        changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
+        if size != "paper" and not hasattr(config.agent, "epsilon_end"):  # which explores by random actions itself
+            changes["random_steps"] = fit.steps // 2
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
