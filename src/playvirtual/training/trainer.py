@@ -113,11 +113,12 @@ class Trainer:
         return ReadyActions(self.random.uniform(space.low, space.high, size=(1, *space.shape)).astype(np.float32))
 
     def _plays_at_random(self) -> bool:
+        """Whether the next action is random: before learning starts, then with a chance that falls from 1 to 0."""
         replay = self.config.replay
-        left = replay.learning_starts + replay.random_steps - self.step  # steps in which actions may be random
-        if left <= 0 or self.step < replay.learning_starts:
-            return left > 0
-        return float(self.random.random()) * replay.random_steps < left
+        if self.step >= self.config.replay.learning_starts:
+            left = replay.learning_starts + replay.random_steps - self.step
+            return left > 0 and float(self.random.random()) * replay.random_steps < left
+        return True
 
     def add_obs(self) -> None:
         """Stores the present frame; before it, the last frame of an episode that was truncated, if there is one."""
