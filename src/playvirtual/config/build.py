@@ -95,11 +95,9 @@ def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recor
         fit.check_size(size)
         seen = fit.Fit.parse(str(given["fitted_to"]))
     else:
-        env_args = as_texts(given.get("env_args", ()))
-        shown = envs.look(config.task, env_args)
+        shown = envs.look(config.task, as_texts(given.get("env_args", ())))
         size = size or fit.choose_size(shown.shape, on_gpu=is_gpu(device))
-        rewards = envs.random_rewards(config.task, env_args) if kind == "discrete" else ()
-        seen = fit.Fit.of(shown, steps or fit.STEPS[size], rewards)
+        seen = fit.Fit.of(shown, steps or fit.STEPS[size])
     changes = fit.fitted_changes(size, kind, seen, config)
     return {"steps": fit.STEPS[size], **changes, "size": size, "fitted_to": str(seen)}
 

@@ -70,9 +70,9 @@ class Fit:
         return cls((c, h, w), actions, steps, numbers, _as_reward(largest), _as_reward(mean))
 
     @classmethod
-    def of(cls, look: Look, steps: int, rewards: Collection[float] = ()) -> Fit:
-        """`rewards` are some of random play; they are kept in three digits."""
-        sizes = [abs(reward) for reward in rewards if math.isfinite(reward)] or [0.0]
+    def of(cls, look: Look, steps: int) -> Fit:
+        """The rewards of random play are kept in three digits."""
+        sizes = [abs(reward) for reward in look.rewards if math.isfinite(reward)] or [0.0]
         largest, mean = (float(f"{size:.3g}") for size in (max(sizes), sum(sizes) / len(sizes)))
         return cls(look.shape, look.num_actions, steps, look.numbers, largest, mean)
 

@@ -14,7 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.gym import in_one_task_line, prepare_drawing
 from playvirtual.envs.observations import shows_images
-from playvirtual.envs.registry import EnvFamily, look, random_rewards
+from playvirtual.envs.registry import EnvFamily, look
 from playvirtual.errors import InputError, shown
 from playvirtual.extensions import import_from_here
 
@@ -54,8 +54,7 @@ def hand_over(task: str, factory: Factory) -> None:
             "run of one"
         )
     _handed_over[name] = factory
-    for found_out in (look, random_rewards):
-        found_out.cache_clear()  # another one may have had the name
+    look.cache_clear()  # another one may have had the name
 
 
 def is_handed_over(task: str) -> bool:

@@ -244,30 +244,30 @@ class Look:
     num_actions: int  # discrete ones, or dimensions of continuous ones
     shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
     numbers: int = 0  # beside the image
+    rewards: tuple[float, ...] = ()  # of random play with discrete actions, where settings are fitted to them
 
 
 @cache
 def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
-    """Makes one environment of a task whose family makes single ones, and closes it."""
+    """Makes one environment of a task whose family makes single ones, plays it where that is asked, and closes it."""
     with closing(_make_plain(task, env_args)) as env:
         space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
         numbers = getattr(env, "numbers", 0)
-    if isinstance(space, spaces.Discrete):
-        return Look("discrete", int(space.n), shape, numbers)
-    return Look("continuous", space.shape[0], shape, numbers)
+        if not isinstance(space, spaces.Discrete):
+            return Look("continuous", space.shape[0], shape, numbers)
+        rewards = _random_rewards(env) if env_family(task).fitted else ()
+    return Look("discrete", int(space.n), shape, numbers, rewards)
 
 
-@cache
-def random_rewards(task: str, env_args: tuple[str, ...] = ()) -> tuple[float, ...]:
+def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
     """The rewards of the first steps of random play, REWARD_STEPS of them; nothing is drawn for it."""
     rewards, done = [], True
-    with closing(_make_plain(task, env_args)) as env:
-        env.action_space.seed(0)
-        for seed in range(REWARD_STEPS):
-            if done:
-                env.reset(seed)
-            reward, _, done = env.step(np.asarray(env.action_space.sample()))
-            rewards.append(reward)
+    env.action_space.seed(0)
+    for seed in range(REWARD_STEPS):
+        if done:
+            env.reset(seed)
+        reward, _, done = env.step(np.asarray(env.action_space.sample()))
+        rewards.append(reward)
     return tuple(rewards)
 
 
