@@ -52,6 +52,7 @@ def test_rewards_are_recorded_in_three_digits() -> None:
         "0x12x3 images, 4 actions, 5 steps",
         "9x9x3 images, 4 actions, x",
         "9x9x3 images, 4 actions, 5 steps, rewards to 1.1.1, 0 a step",
+        "9x9x3 images, 4 actions, 5 steps, rewards to 1e999, 0 a step",
     ],
 )
 def test_a_forged_record_is_refused(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,10 +83,10 @@ class Fit:
 
 
 def _as_reward(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"fitted_to: the reward {shown(text)} is not allowed; allowed: a number such as 0.5") from None
+    with suppress(ValueError):
+        if math.isfinite(reward := float(text)):
+            return reward
+    raise InputError(f"fitted_to: the reward {shown(text)} is not allowed; allowed: a number such as 0.5")
 
 
 def check_size(size: str) -> None:
