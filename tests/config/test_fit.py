@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playvirtual.config.build import build
-from playvirtual.config.fit import Fit, choose_size, reasons
+from playvirtual.config.fit import Fit, choose_size, reasons, value_range
 from playvirtual.config.schema import SIZES, RainbowConfig, from_dict, to_dict
 from playvirtual.envs import factories
+from playvirtual.envs.registry import Look
 from playvirtual.errors import InputError
 from playvirtual.study.settings import changes
 from tests.envs.test_own_environments import Dot
@@ -23,7 +26,10 @@ FITS = st.builds(
     st.integers(1, 1000),
     st.integers(1, 10**9),
     st.integers(0, 64),
+    st.sampled_from([0.001, 0.5, 1.0, 25.0, 1e6]),
+    st.sampled_from([0.0, 1.5e-5, 0.012, 3.0]),
 )
+PAID = Fit((1, 8, 8), 4, 5_000, largest_reward=1.0, mean_reward=1.0)
 
 
 @settings(max_examples=30)
@@ -32,7 +38,23 @@ def test_what_is_recorded_can_be_read_again(fit: Fit) -> None:
     assert Fit.parse(str(fit)) == fit
 
 
-@pytest.mark.parametrize("text", ["", "12x12x3", "0x12x3 images, 4 actions, 5 steps", "9x9x3 images, 4 actions, x"])
+def test_rewards_are_recorded_in_three_digits() -> None:
+    paid, unpaid = (Look("discrete", 4, (1, 8, 8), rewards=paid) for paid in ((0.0, -2.0, math.nan, 0.1234), (0.0,)))
+    assert str(Fit.of(paid, 50)) == "8x8x1 images, 4 actions, 50 steps, rewards to 2, 0.708 a step"
+    assert str(Fit.of(unpaid, 50)) == "8x8x1 images, 4 actions, 50 steps"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "12x12x3",
+        "0x12x3 images, 4 actions, 5 steps",
+        "9x9x3 images, 4 actions, x",
+        "9x9x3 images, 4 actions, 5 steps, rewards to 1.1.1, 0 a step",
+        "9x9x3 images, 4 actions, 5 steps, rewards to 1e999, 0 a step",
+    ],
+)
 def test_a_forged_record_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"^fitted_to: "):
         Fit.parse(text)
@@ -59,6 +81,58 @@ def test_a_small_environment_gets_small_networks_with_reasons() -> None:
     said = reasons(config, on_gpu=False)
     assert said[0] == "size small: images are 12×12"
     assert "as asked for; small would fit" in reasons(build(DOT, size="paper"), on_gpu=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("fit", "clip", "discount", "v_max"),
+    [
+        (PAID, 1.0, 0.97, 33.0),  # every step pays, as CartPole's do: no more than that for 33 steps
+        (PAID, 1.0, 0.99, 100.0),
+        (replace(PAID, mean_reward=0.276), 1.0, 0.97, 18.0),  # twice what random play earns in 33 steps
+        (replace(PAID, mean_reward=0.004), 1.0, 0.97, 2.0),  # one reward, rarely
+        (replace(PAID, largest_reward=0.8, mean_reward=0.004), 1.0, 0.97, 1.6),
+        (replace(PAID, largest_reward=0.0, mean_reward=0.0), 1.0, 0.97, 2.0),  # none was seen
+        (replace(PAID, largest_reward=50.0, mean_reward=20.0), 1.0, 0.97, 33.0),  # clipped
+        (replace(PAID, largest_reward=50.0, mean_reward=2.0), 0.0, 0.95, 100.0),  # not clipped
+    ],
+)
+def test_values_have_the_room_that_returns_need(fit: Fit, clip: float, discount: float, v_max: float) -> None:
+    assert value_range(fit, clip, discount) == v_max
+
+
+class Paying(Dot):
+    """Every step pays, and the third ends the episode."""
+
+    def reset(self, **options: Any) -> Any:
+        self.time = 0
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        assert self.time <= 3, "no step follows the last one of an episode"
+        return (*super().step(action)[:1], 0.5, self.time == 3, False, {})
+
+
+def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:
+    task = factories.task_of(Paying)
+    config = build(task, steps=4_000)
+    assert isinstance(config.agent, RainbowConfig)
+    assert config.fitted_to.endswith("4000 steps, rewards to 0.5, 0.5 a step")
+    assert (config.agent.v_max, config.agent.discount, config.replay.random_steps) == (17.0, 0.97, 2_000)
+    said = reasons(config, on_gpu=False)
+    assert "first 100 at random, ever fewer random actions in the next 2,000" in said[-2]
+    assert said[-1].startswith(
+        "values within ±17 at a discount of 0.97: random play earned rewards of up to 0.5, 0.5 per step, clipped to ±1"
+    )
+    paper = build(task, size="paper")
+    assert (paper.agent.v_max, paper.agent.discount, paper.replay.random_steps) == (50.0, 0.99, 0)  # type: ignore[attr-defined]
+    assert "random play earned nothing" in reasons(build(DOT, v_max=3), on_gpu=False)[-1]
+    assert build(DOT, method="otr", size="small").replay.random_steps == 0  # it has an ε of its own
+
+
+def test_a_small_latent_has_room_for_two_things_in_one_image() -> None:
+    agents = [build(DOT, size=size).agent for size in ("small", "medium")]
+    assert [(a.latent, a.adam_eps, a.updates_per_step) for a in agents] == [(128, 1e-8, 1.0), (128, 1e-8, 0.5)]  # type: ignore[attr-defined]
 
 
 def test_many_actions_do_not_multiply_the_virtual_trajectories() -> None:

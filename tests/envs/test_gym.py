@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from playvirtual.envs import check, make
+from playvirtual.envs.gym import prepare_drawing
 from playvirtual.errors import InputError
 from tests.waiting import HANG
 
@@ -272,3 +273,13 @@ def test_drawing_without_a_desktop_is_silent_and_the_same() -> None:
     )
     assert (ours.returncode, ours.stderr) == (0, "")
     assert ours.stdout.splitlines()[-1] == plain.stdout.splitlines()[-1]
+
+
+def test_environments_that_draw_nothing_for_the_dummy_driver_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """highway-env's show black images where SDL's driver is called "dummy"."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    prepare_drawing()
+    assert os.environ["SDL_VIDEODRIVER"] not in ("", "dummy")

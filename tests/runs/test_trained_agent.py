@@ -15,7 +15,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual import envs
-from playvirtual.envs.image import resize_area_in_order
+from playvirtual.envs.image import resize_area
 from playvirtual.runs.checkpoint import write_new_folder
 from playvirtual.training.evaluation import WatchedStep, evaluation_seeds
 from tests.runs.untrained_export import write_export
@@ -267,8 +267,22 @@ def test_wrong_numbers_of_environments_are_one_line(tmp_path: Path) -> None:
 
 def test_the_emulators_order_of_sums_is_still_the_mean_over_the_area() -> None:
     image = np.random.default_rng(2).integers(256, size=(4, 4, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(resize_area_in_order(np.kron(image, np.ones((3, 3, 1), np.uint8)), 4), image)
+    np.testing.assert_array_equal(resize_area(np.kron(image, np.ones((3, 3, 1), np.uint8)), 4), image)
     row = np.array([0, 60, 120, 180, 240], np.uint8)  # 5 pixels to 2: each takes two and a half
     wanted = [round((0 + 60 + 120 / 2) / 2.5), round((120 / 2 + 180 + 240) / 2.5)]
-    resized = resize_area_in_order(np.broadcast_to(row[None, :, None], (5, 5, 1)), 2)
+    resized = resize_area(np.broadcast_to(row[None, :, None], (5, 5, 1)), 2)
     assert resized[..., 0].tolist() == [wanted, wanted]
+
+
+def test_a_dict_of_an_image_and_numbers_is_refused_in_one_line_but_not_its_frame(tmp_path: Path) -> None:
+    export = write_export(tmp_path / "agent", "toy/catch")
+    agent = pv.load(export, "cpu")
+    image = np.zeros(agent.frame_shape[1:], np.uint8)
+    seen = {"camera": image, "place": np.zeros(2)}
+    for act in (agent.act, agent.as_gym_policy()):
+        with pytest.raises(
+            pv.InputError, match="observation: a dict of camera, place is not allowed, as the bounds of"
+        ):
+            act(seen)
+    agent.reset()
+    assert agent.act({"camera": image}) in range(3)

@@ -41,6 +41,7 @@ TINY_ATARI: dict[str, Any] = {
     "eval_every": 0,
     "max_episode_frames": 400,
 }
+OPTIONS = {name: value for name, value in QUICK.items() if name != "quiet"}
 REACH: dict[str, Any] = {"channels": "8", "kernel_sizes": "3", "strides": "2", "auxiliary_batch_size": 4}
 
 
@@ -284,3 +285,22 @@ def test_asking_for_the_state_changes_nothing_and_gives_it_all_back() -> None:
         ends = [flatten_state(each.state_dict())[1] for each in (trainer, other)]
         assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
         assert torch.equal(trainer.replay.frames, other.replay.frames)
+
+
+def test_random_actions_grow_rarer_once_learning_starts() -> None:
+    with closing(Trainer(pv.build("toy/catch", **{**OPTIONS, "steps": 900, "random_steps": 800}))) as trainer:
+        chances = []
+        for trainer.step in range(900):
+            chances.append(trainer._plays_at_random())
+    thirds = [sum(chances[start : start + 200]) / 200 for start in (60, 360, 660)]
+    assert all(chances[:60])
+    assert not any(chances[860:])
+    assert thirds == pytest.approx([0.875, 0.5, 0.125], abs=0.1)
+
+
+def test_without_random_steps_the_agent_alone_explores_and_nothing_is_drawn() -> None:
+    with closing(Trainer(pv.build("toy/catch", **OPTIONS))) as trainer:
+        before = trainer.random.bit_generator.state
+        trainer.step = 60
+        assert not trainer._plays_at_random()
+        assert trainer.random.bit_generator.state == before

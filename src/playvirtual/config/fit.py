@@ -5,8 +5,10 @@ Every number here is this project's own choice; the paper's settings, which `pap
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,6 +20,8 @@ from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 
 SMALL_SIDE = 20  # pixels: images up to this side are seen as they are, by one convolution
+DISCOUNT = 0.97  # of small and medium sizes: they look about 33 steps ahead
+BETTER = 2.0  # times what random play earns, which values have room for
 SIDES = {"small": 32, "medium": 48}  # to which larger images are reduced
 MOST_VIRTUAL = {"small": 16, "medium": 16, "paper": 36}  # trajectories per sample; 2A of Atari's 18 actions is 36
 REPLAY_BYTES = 2**31  # that the frames of the replay buffer take at most
@@ -42,32 +46,47 @@ class Fit:
     num_actions: int
     steps: int
     numbers: int = 0  # beside an image, each a plane of a frame
+    largest_reward: float = 0.0  # of random play, in size, as all of these
+    mean_reward: float = 0.0  # per step
 
     def __str__(self) -> str:
         """As a run's config.json records it, so that its settings can be found again without the environment."""
         c, h, w = self.shape
         numbers = f", {self.numbers} numbers" if self.numbers else ""
-        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps"
+        rewards = f", rewards to {self.largest_reward:g}, {self.mean_reward:g} a step" if self.largest_reward else ""
+        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps{rewards}"
 
     @classmethod
     def parse(cls, text: str) -> Fit:
         """The inverse of `str`."""
-        pattern = r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images(?:, (\d{1,4}) numbers)?, (\d{1,7}) actions, (\d{1,10}) steps"
-        found = re.fullmatch(pattern, text)
-        h, w, c, numbers, actions, steps = map(int, found.groups("0")) if found is not None else [0] * 6
+        seen = r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images(?:, (\d{1,4}) numbers)?, (\d{1,7}) actions, (\d{1,10}) steps"
+        paid = r"(?:, rewards to (\d[\d.e+-]{0,9}), (\d[\d.e+-]{0,9}) a step)?"
+        found = re.fullmatch(seen + paid, text)
+        *sizes, largest, mean = found.groups("0") if found is not None else ["0"] * 8
+        h, w, c, numbers, actions, steps = map(int, sizes)
         if 0 in (h, w, c, actions, steps):
             raise InputError(
                 f"fitted_to: {shown(text)} is not allowed; allowed: text such as '{cls((3, 12, 12), 4, 50_000)}'"
             )
-        return cls((c, h, w), actions, steps, numbers)
+        return cls((c, h, w), actions, steps, numbers, _as_reward(largest), _as_reward(mean))
 
     @classmethod
     def of(cls, look: Look, steps: int) -> Fit:
-        return cls(look.shape, look.num_actions, steps, look.numbers)
+        """The rewards of random play are kept in three digits."""
+        sizes = [abs(reward) for reward in look.rewards if math.isfinite(reward)] or [0.0]
+        largest, mean = (float(f"{size:.3g}") for size in (max(sizes), sum(sizes) / len(sizes)))
+        return cls(look.shape, look.num_actions, steps, look.numbers, largest, mean)
 
     @property
     def side(self) -> int:
         return max(self.shape[1:])
+
+
+def _as_reward(text: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(reward := float(text)):
+            return reward
+    raise InputError(f"fitted_to: the reward {shown(text)} is not allowed; allowed: a number such as 0.5")
 
 
 def check_size(size: str) -> None:
@@ -86,6 +105,11 @@ def choose_size(shape: tuple[int, int, int], *, on_gpu: bool) -> str:
 def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dict[str, Any]:
     """Option → value for an environment of one's own; `config` has the benchmark's settings and the method's agent."""
     changes = {**_schedules(fit.steps), "M": _virtual(size, kind, fit.num_actions)}
+    if kind == "discrete":
+        discount = RAINBOW.discount if size == "paper" else DISCOUNT
+        changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
+        if size != "paper" and not hasattr(config.agent, "epsilon_end"):  # which explores by random actions itself
+            changes["random_steps"] = fit.steps // 2
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
@@ -97,14 +121,28 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
     return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // frame))}
 
 
+def value_range(fit: Fit, clip: float, discount: float) -> float:
+    """A v_max that returns do not leave and do not get lost in, by the rewards of random play.
+
+    A trained agent is taken to earn BETTER times what random play earns, over the steps that the discount looks ahead;
+    it cannot earn more than the largest reward in each of them, and one or two rewards must have room.
+    """
+    horizon = 1 / (1 - discount)
+    most = clip or math.inf
+    largest = min(fit.largest_reward or 1.0, most)
+    expected = BETTER * min(fit.mean_reward, most) * horizon
+    return float(f"{max(2 * largest, min(expected, largest * horizon)):.2g}")
+
+
 def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> dict[str, Any]:
     """Option → value of a smaller size than the paper's, for images of that side."""
     changes: dict[str, Any] = {"image_size": image, "grayscale": False, "precision": "tf32", "threads": 1}
     changes |= _encoder(size, image)
     if kind == "discrete":
-        changes |= {"latent": 64, "dynamics_hidden": 64, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
-        changes |= {"K": 3 if size == "small" else 4}
-        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4, "n_step": 5, "updates_per_step": 0.5}
+        changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
+        changes |= {"K": 3 if size == "small" else 4, "n_step": 5, "adam_eps": 1e-8}
+        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4}
+        changes |= {"updates_per_step": 1.0 if size == "small" else 0.5}
     else:
         whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
         changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
@@ -187,10 +225,20 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
         f"K = {config.objective.K}, M = {config.objective.M}: {fit.num_actions} actions; batches of "
         f"{agent.batch_size}, {agent.updates_per_step:g} updates per step (--K, --M, --batch-size, --updates-per-step)"
     )
+    fewer = f", ever fewer random actions in the next {config.replay.random_steps:,}"
     lines.append(
-        f"{config.steps:,} steps, the first {config.replay.learning_starts:,} at random, replay of "
-        f"{config.replay.capacity:,} frames (--steps, --learning-starts, --capacity)"
+        f"{config.steps:,} steps, the first {config.replay.learning_starts:,} at random"
+        f"{fewer if config.replay.random_steps else ''}, replay of {config.replay.capacity:,} frames (--steps, "
+        "--learning-starts, --random-steps, --capacity)"
     )
+    if isinstance(agent, RainbowConfig):
+        earned = f"rewards of up to {fit.largest_reward:g}, {fit.mean_reward:g} per step"
+        clip = config.environment.reward_clip
+        lines.append(
+            f"values within ±{agent.v_max:g} at a discount of {agent.discount:g}: random play earned "
+            f"{earned if fit.largest_reward else 'nothing'}, {f'clipped to ±{clip:g}' if clip else 'not clipped'} "
+            "(--v-max, --discount, --reward-clip)"
+        )
     return lines
 
 

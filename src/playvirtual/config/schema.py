@@ -184,6 +184,11 @@ class ReplayConfig:
 
     capacity: int = option("frames kept", low=2)
     learning_starts: int = option("agent steps of random play before the first update", low=1)
+    random_steps: int = option(
+        "agent steps after them over which the share of random actions falls from 1 to 0; 0: the agent alone explores",
+        low=0,
+        default=0,
+    )
 
 
 @dataclass(frozen=True)

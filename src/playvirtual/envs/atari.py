@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from playvirtual.device import own_cores
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, VectorEnv, VectorStep
-from playvirtual.envs.image import as_image, channels_first, enlarge, resize_area_in_order, to_gray
+from playvirtual.envs.image import as_image, channels_first, enlarge, resize_area, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import BackgroundReset
 
@@ -242,7 +242,7 @@ def _to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, int]) ->
         return screens[-1]
     if channels == 1:
         screens = [to_gray(screen) if screen.shape[2] == 3 else screen for screen in screens]
-    return channels_first(resize_area_in_order(np.maximum.reduce(screens), size))
+    return channels_first(resize_area(np.maximum.reduce(screens), size))
 
 
 def _make(name: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:

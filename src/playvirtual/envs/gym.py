@@ -211,7 +211,8 @@ def prepare_drawing() -> None:
     """Makes what environments may draw with safe to load, and SDL, pygame's, silent where there is no display."""
     gl.load_triton_first()
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        # Not "dummy" alone: some environments, such as highway-env's, draw nothing where they read that.
+        os.environ.setdefault("SDL_VIDEODRIVER", "offscreen,dummy")
 
 
 def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,30 +25,10 @@ def to_gray(image: Frames) -> Frames:
 
 
 def resize_area(image: Frames, size: int) -> Frames:
-    """(H, W, C) to (size, size, C): each new pixel is the mean of the area it covers in the old image."""
-    height, width, _ = image.shape
-    if (height, width) == (size, size):
-        return image
-    planes = np.ascontiguousarray(image.transpose(2, 0, 1), np.float32)
-    pixels = _coverage(height, size) @ planes @ _coverage(width, size).T  # (C, size, size)
-    resized: Frames = np.rint(pixels).astype(np.uint8).transpose(1, 2, 0)
-    return resized
+    """(H, W, C) to (size, size, C): each new pixel is the mean of the area it covers in the old image.
 
-
-@lru_cache(maxsize=16)
-def _coverage(old: int, new: int) -> npt.NDArray[np.float32]:
-    """(new, old): the share of each old pixel in each new one; every row sums to 1."""
-    edges = np.linspace(0, old, new + 1)
-    pixels = np.arange(old)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    share: npt.NDArray[np.float32] = (np.clip(overlap, 0, None) * (new / old)).astype(np.float32)
-    return share
-
-
-def resize_area_in_order(image: Frames, size: int) -> Frames:
-    """`resize_area` with the sums in OpenCV's order, which ALE uses: rows first, one pixel after the other, in float32.
-
-    The result is the emulator's bit by bit, where a matrix product rounds one pixel in some thousands differently.
+    The sums have OpenCV's order, which ALE uses: rows first, one pixel after the other, in float32. So Atari's frames
+    are the emulator's bit by bit, and no threads of a matrix product wait for each other on a busy machine.
     """
     height, width, _ = image.shape
     if (height, width) == (size, size):
@@ -74,6 +54,16 @@ def _taps(old: int, new: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.floa
     return pixels, weights
 
 
+@lru_cache(maxsize=16)
+def _coverage(old: int, new: int) -> npt.NDArray[np.float32]:
+    """(new, old): the share of each old pixel in each new one; every row sums to 1."""
+    edges = np.linspace(0, old, new + 1)
+    pixels = np.arange(old)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    share: npt.NDArray[np.float32] = (np.clip(overlap, 0, None) * (new / old)).astype(np.float32)
+    return share
+
+
 def enlarge(image: Frames, factor: int) -> Frames:
     """(H, W, C) with every pixel drawn `factor` times in both directions; one channel becomes three."""
     large = image.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -95,17 +85,23 @@ def newest_to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, in
     return image if image.shape == frame_shape else image_to_frame(image, frame_shape)
 
 
-def image_to_frame(
-    image: Frames, frame_shape: tuple[int, int, int], resize: Callable[[Frames, int], Frames] = resize_area
-) -> Frames:
+def image_to_frame(image: Frames, frame_shape: tuple[int, int, int]) -> Frames:
     """(H, W, C), C = 1 or 3, as the frame (C, H, W) that an agent sees."""
     if frame_shape[0] == 1 and image.shape[2] == 3:
         image = to_gray(image)
-    return channels_first(resize(image, frame_shape[1]))
+    return channels_first(resize_area(image, frame_shape[1]))
 
 
 def as_image(observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
     """A raw observation as (H, W, C), or, where it has the frame's own shape and needs nothing more, as it is."""
+    if isinstance(observation, Mapping) and len(observation) == 1:
+        (observation,) = observation.values()
+    if isinstance(observation, Mapping):
+        raise InputError(
+            f"observation: a dict of {', '.join(map(str, observation))} is not allowed, as the bounds of its numbers "
+            f"are not kept with a trained agent; allowed: the frame of its image and numbers, uint8 of shape "
+            f"{frame_shape}, or pv.evaluate, which has the environment"
+        )
     try:
         image = np.asarray(observation)
     except (TypeError, ValueError):  # lists of different lengths, a tensor on a GPU

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 from playvirtual.device import own_cores
@@ -59,6 +61,7 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
+REWARD_STEPS = 200  # of random play that show how an environment pays
 EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
@@ -169,8 +172,8 @@ def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> i
 @cache
 def _say_limit(task: str) -> None:
     logging.getLogger("playvirtual").info(
-        "%s has no time limit of its own: episodes that are scored are truncated after %s frames; --max-episode-frames "
-        "sets another limit",
+        "%s does not say whether its episodes end: those that are scored are truncated after %s frames at the latest; "
+        "--max-episode-frames sets another limit",
         task,
         f"{EVALUATION_LIMIT:,}",
     )
@@ -241,11 +244,35 @@ class Look:
     num_actions: int  # discrete ones, or dimensions of continuous ones
     shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
     numbers: int = 0  # beside the image
+    rewards: tuple[float, ...] = ()  # of random play with discrete actions, where settings are fitted to them
 
 
 @cache
 def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
-    """Makes one environment of a task whose family makes single ones, and closes it."""
+    """Makes one environment of a task whose family makes single ones, plays it where that is asked, and closes it."""
+    with closing(_make_plain(task, env_args)) as env:
+        space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
+        numbers = getattr(env, "numbers", 0)
+        if not isinstance(space, spaces.Discrete):
+            return Look("continuous", space.shape[0], shape, numbers)
+        rewards = _random_rewards(env) if env_family(task).fitted else ()
+    return Look("discrete", int(space.n), shape, numbers, rewards)
+
+
+def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
+    """The rewards of the first steps of random play, REWARD_STEPS of them; nothing is drawn for it."""
+    rewards, done = [], True
+    env.action_space.seed(0)
+    for seed in range(REWARD_STEPS):
+        if done:
+            env.reset(seed)
+        reward, _, done = env.step(np.asarray(env.action_space.sample()))
+        rewards.append(reward)
+    return tuple(rewards)
+
+
+def _make_plain(task: str, env_args: tuple[str, ...]) -> SingleEnv:
+    """An environment to find something out about, with no options but its family's."""
     config = EnvironmentConfig(
         frame_stack=1,
         stack_fill="zeros",
@@ -259,12 +286,7 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
     )
     known = {option.name for option in fields(config)}
     changes = {option: value for option, value in env_family(task).options.items() if option in known}
-    env = _make_single(task, replace(config, **changes))
-    env.close()
-    space, shape, numbers = env.action_space, getattr(env, "image_shape", env.frame_shape), getattr(env, "numbers", 0)
-    if isinstance(space, spaces.Discrete):
-        return Look("discrete", int(space.n), shape, numbers)
-    return Look("continuous", space.shape[0], shape, numbers)
+    return _make_single(task, replace(config, **changes))
 
 
 def check(task: str) -> None:

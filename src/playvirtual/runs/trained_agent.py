@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ class TrainedAgent:
     """Acts on what an environment shows, without that environment: resizes, makes gray and stacks frames itself.
 
     An observation is what the simulator gives: an image (H, W, 3), (H, W) or (3, H, W) of uint8 of any size, or
-    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. An action is what
-    the environment's own `step` takes: a whole number for a Discrete space, an array within the bounds of a Box.
+    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. A dict of an image
+    and vectors is refused, as the bounds of its numbers are not recorded; the frame that is made of both is taken. An
+    action is what the environment's own `step` takes: a whole number for a Discrete space, an array within the bounds
+    of a Box.
 
     With `num_envs` it plays that many environments side by side: observations and actions are sequences of so many.
     """
@@ -120,7 +122,8 @@ class GymPolicy:
         single = self._agent.num_envs is None
         self._agent._check_count(observation)
         for index, each in enumerate([observation] if single else observation):
-            self._seen[index] = [*self._seen[index][-1:], np.array(each)]
+            seen = each if isinstance(each, Mapping) else np.array(each)
+            self._seen[index] = [*self._seen[index][-1:], seen]
         due = np.flatnonzero(self._frames % self._action_repeat == 0).tolist()
         if due:
             chosen = self._agent._choose(due, [self._seen[index] for index in due], self._explore)

@@ -108,13 +108,24 @@ class Trainer:
             after_step()
 
     def ask_policy(self) -> PendingActions:
-        """Starts choosing an action, (1,) or (1, A): random ones until learning starts, then the exploring agent's."""
-        if self.step >= self.config.replay.learning_starts:
+        """Starts choosing an action, (1,) or (1, A): random ones until learning starts, then the exploring agent's.
+
+        In between, over `random_steps`, ever fewer are random.
+        """
+        if not self._plays_at_random():
             return self.policy.ask(self.env.observations)
         space = self.env.action_space
         if isinstance(space, spaces.Discrete):
             return ReadyActions(self.random.integers(space.n, size=1))
         return ReadyActions(self.random.uniform(space.low, space.high, size=(1, *space.shape)).astype(np.float32))
+
+    def _plays_at_random(self) -> bool:
+        """Whether the next action is random: before learning starts, then with a chance that falls from 1 to 0."""
+        replay = self.config.replay
+        if self.step >= self.config.replay.learning_starts:
+            left = replay.learning_starts + replay.random_steps - self.step
+            return left > 0 and float(self.random.random()) * replay.random_steps < left
+        return True
 
     def add_obs(self) -> None:
         """Stores the present frame; before it, the last frame of an episode that was truncated, if there is one."""
