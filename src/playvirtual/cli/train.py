@@ -284,7 +284,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     folder = RunFolder.open(options.path)
     config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
-    recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
+    recorder = Recorder(load(options.path, options.device)) if options.video else None
     total = config.evaluation.eval_episodes if episodes is None else episodes
     with showing_evaluation(f"{config.task} evaluation", total, quiet=options.quiet) as progress:
         returns = evaluate(
