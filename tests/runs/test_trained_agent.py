@@ -272,3 +272,9 @@ def test_the_emulators_order_of_sums_is_still_the_mean_over_the_area() -> None:
     wanted = [round((0 + 60 + 120 / 2) / 2.5), round((120 / 2 + 180 + 240) / 2.5)]
     resized = resize_area_in_order(np.broadcast_to(row[None, :, None], (5, 5, 1)), 2)
     assert resized[..., 0].tolist() == [wanted, wanted]
+
+
+def test_it_is_shown_with_what_it_takes_to_use_it(tmp_path: Path) -> None:
+    export = write_export(tmp_path / "agent", "toy/catch")
+    assert repr(pv.load(export, "cpu")) == "TrainedAgent(Rainbow, action_space=Discrete(3), device='cpu')"
+    assert repr(pv.load(export, "cpu", num_envs=2)).endswith("device='cpu', num_envs=2)")

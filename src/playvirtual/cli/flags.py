@@ -17,6 +17,16 @@ from playvirtual.options import as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
 # Options that are arguments of the commands themselves, or that follow from others.
+# What an option is called in other libraries, where that is too far from its name here to be suggested.
+ELSEWHERE = {
+    "--lr": "--learning-rate",
+    "--gamma": "--discount",
+    "--buffer-size": "--capacity",
+    "--timesteps": "--steps",
+    "--num-frames": "--steps",
+    "--algo": "--method",
+    "--output-dir": "--run-dir",
+}
 NAMED_ELSEWHERE = (*NAMES, "imports", "env_args", "size", "fitted_to")
 
 
@@ -99,7 +109,9 @@ def first_look(
 
 def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
     """The error for a flag that `parser` does not have."""
-    return unknown("option", word.partition("=")[0], parser._option_string_actions)
+    flag, known = word.partition("=")[0], parser._option_string_actions
+    meant = ELSEWHERE.get(flag)
+    return unknown("option", flag, known, meant if meant in known else None)
 
 
 def add_trust_env(parser: argparse.ArgumentParser) -> None:

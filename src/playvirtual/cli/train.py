@@ -207,7 +207,7 @@ def _sources(options: argparse.Namespace) -> list[Source]:
     from playvirtual.runs.folder import RunFolder
 
     like, config = getattr(options, "like", None), getattr(options, "config", None)
-    found = [from_config(RunFolder.open(like).config(), f"like: {like!r}", foreign=True)] if like else []
+    found = [from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True)] if like else []
     found += [from_toml(config)] if config else []
     named = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
     found.append(Source({**named, **given_for_fit(options)}))
