@@ -196,7 +196,12 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
     assert "(default: False)" not in pong
     assert pong != catch
     assert shown_by(["train", "--run-dir", "minatar/x", "toy/catch", "--help"], capsys) == catch
-    assert "task" in shown_by(["bench", "--help"], capsys)
+    for command in ("train", "bench"):  # without a task: no options that depend on it, and how to see them
+        short = shown_by([command, "--help"], capsys)
+        assert f"`playvirtual {command} TASK --help` adds the options of environment, objective, agent," in short
+        assert "--steps N" in short
+        assert "--noisy-sigma" not in short
+        assert "replay:" not in short
     assert "--crop-size" in shown_by(["sweep", "--seeds", "2", "toy", "--suite", "toy/reach", "--help"], capsys)
 
 

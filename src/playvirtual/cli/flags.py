@@ -30,8 +30,17 @@ ELSEWHERE = {
 NAMED_ELSEWHERE = (*NAMES, "imports", "env_args", "size", "fitted_to")
 
 
-def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collection[str] = NAMED_ELSEWHERE) -> None:
-    """Adds a flag for each option of `config` but those in `without`; the defaults shown are its values."""
+def add_fields(
+    parser: argparse.ArgumentParser,
+    config: Config,
+    without: Collection[str] = NAMED_ELSEWHERE,
+    *,
+    whole_help: bool = True,
+) -> None:
+    """Adds a flag for each option of `config` but those in `without`; the defaults shown are its values.
+
+    Without `whole_help` the help leaves out the options that depend on the task: those of environment, agent and so on.
+    """
     groups = {"": parser.add_argument_group("the run")}
     for group in GROUPS:
         title = (type(getattr(config, group)).__doc__ or group).partition(":")[0].rstrip(".").lower()
@@ -39,7 +48,9 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
     for f, kind, value in leaves(config):
         if f.name not in without:
             owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-            _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
+            action = _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
+            if owner and not whole_help:
+                action.help = argparse.SUPPRESS
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -51,13 +62,14 @@ def given_fields(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> None:
-    parser.add_argument(
+def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> argparse.Action:
+    action: argparse.Action = parser.add_argument(
         "--" + f.name.replace("_", "-"),
         dest=f"field_{f.name}",
         metavar=_placeholder(kind),
         help=f"{f.metadata['help']}{default}".replace("%", "%%"),
     )
+    return action
 
 
 def _placeholder(kind: Any) -> str:
