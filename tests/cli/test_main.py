@@ -194,6 +194,7 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
     assert "(default: false)" in pong
     assert "(default: true)" in pong
     assert "(default: False)" not in pong
+    assert "(default: None)" not in pong
     assert pong != catch
     assert shown_by(["train", "--run-dir", "minatar/x", "toy/catch", "--help"], capsys) == catch
     for command in ("train", "bench"):  # without a task: no options that depend on it, and how to see them
