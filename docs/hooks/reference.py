@@ -149,7 +149,7 @@ def described(owner: type, f: Any) -> tuple[str, str]:
     elif low is not None or high is not None:
         allowed = _interval(low, high)
     else:
-        allowed = {int: "a whole number", float: "a number"}.get(kind, "text")
+        allowed = {int: "a whole number", float: "a number", float | None: "a number, or `none`"}.get(kind, "text")
     return f"`{f.name}`", f"{f.metadata['help']}. *Allowed: {allowed}{', each' * (get_origin(kind) is tuple)}*"
 
 

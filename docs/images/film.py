@@ -1,7 +1,6 @@
-"""Makes the film that README.md and the site open with, of an agent that was trained on MinAtar.
+"""Makes the film that README.md and the site open with: the best of ten episodes of an agent for MinAtar's Breakout.
 
-playvirtual train minatar/breakout --seed 1 --device cpu
-python docs/images/film.py runs/minatar-breakout/playvirtual/seed-1
+python docs/images/film.py playvirtual/minatar-breakout
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 LONGEST_SHOWN = 300  # characters of a value in an error
@@ -71,6 +72,17 @@ def _closest(value: object, names: list[str]) -> str | None:
         return None
     same = [name for name in names if name.lower() == value.lower()]
     return next(iter(same or get_close_matches(value, names, n=1, cutoff=0.5)), None)
+
+
+def install_hint(extra: str) -> str:
+    """How to install what an extra of this package names: in a clone of it, and where there is none."""
+    try:
+        listed = [line.partition(";") for line in requires("playvirtual") or ()]
+    except PackageNotFoundError:  # run from its source
+        listed = []
+    own = [name.strip() for name, _, marker in listed if marker.replace('"', "'").strip() == f"extra == '{extra}'"]
+    elsewhere = f"; elsewhere: pip install {' '.join(map(repr, own))}" if own else ""
+    return f"in a clone: pip install -e '.[{extra}]'{elsewhere}"
 
 
 def in_one_line(error: BaseException) -> str:

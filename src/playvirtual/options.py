@@ -34,7 +34,7 @@ def as_text(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def coerce(name: str, kind: Any, value: Any) -> Any:

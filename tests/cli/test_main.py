@@ -90,6 +90,13 @@ from tests.cli.command import QUICK, started
         (["train", "toy/catch", "--kernel-sizes", "20"], "kernel_sizes: (20,) with strides (1,) do not fit into"),
         (["train", "toy/reach", "--crop-size", "2"], "kernel_sizes: (3,) with strides (1,) do not fit into"),
         (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
+        (["train", "CartPole-v1"], "task: 'CartPole-v1' has no family; did you mean 'gym/CartPole-v1'?"),
+        (["train", "PongNoFrameskip-v4"], "task: 'PongNoFrameskip-v4' has no family; did you mean 'atari/pong'?"),
+        (["train", "ALE/MsPacman-v5"], "task family: 'ALE' is not known; did you mean 'atari/ms_pacman'?"),
+        (["train", "MinAtar/SpaceInvaders-v1"], "task family: 'MinAtar' is not known; did you mean 'minatar/space_inv"),
+        (["train", "toy/catch", "--lr", "0.1"], "option: '--lr' is not known; did you mean '--learning-rate'?"),
+        (["train", "--like", "nowhere"], "like: 'nowhere' is not there; allowed: a folder that"),
+        (["evaluate", "toy/catch"], "run: 'toy/catch' is not there; did you mean 'playvirtual/toy-catch'?"),
         (["evaluate", "nowhere"], "run: 'nowhere' is not there; allowed: a folder that"),
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not there; allowed: a folder that"),
         (["list", "games"], "list: 'games' is not known"),
@@ -187,9 +194,15 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
     assert "(default: false)" in pong
     assert "(default: true)" in pong
     assert "(default: False)" not in pong
+    assert "(default: None)" not in pong
     assert pong != catch
     assert shown_by(["train", "--run-dir", "minatar/x", "toy/catch", "--help"], capsys) == catch
-    assert "task" in shown_by(["bench", "--help"], capsys)
+    for command in ("train", "bench"):  # without a task: no options that depend on it, and how to see them
+        short = shown_by([command, "--help"], capsys)
+        assert f"`playvirtual {command} TASK --help` adds the options of environment, objective, agent," in short
+        assert "--steps N" in short
+        assert "--noisy-sigma" not in short
+        assert "replay:" not in short
     assert "--crop-size" in shown_by(["sweep", "--seeds", "2", "toy", "--suite", "toy/reach", "--help"], capsys)
 
 

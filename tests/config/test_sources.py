@@ -90,7 +90,7 @@ def test_a_bad_file_is_one_line_with_its_name(
     ("words", "message"),
     [
         (["--config", "none.toml"], "config: 'none.toml' cannot be read: No such file or directory"),
-        (["--like", "none"], "run: 'none' is not there"),
+        (["--like", "none"], "like: 'none' is not there"),
         (["toy/catch", "--K", "-1", "--config", "OK"], "error: K: -1 is not allowed"),
         (["--config", "EMPTY"], "task: none is given"),
         (["--config", "MODULE"], "so the module 'my_envs' would be imported, which executes it"),

@@ -133,6 +133,8 @@ def test_the_task_names_a_class_of_a_module(module: str) -> None:
     ("task", "said"),
     [
         ("env/{}.Dot", "did you mean 'env/{}:Dot'?"),
+        ("env/{}.py:Dot", "names a file and not a module; did you mean 'env/{}:Dot'?"),
+        ("gym/{}.py:Dot-v0", "names a file and not a module; did you mean 'gym/{}:Dot-v0'?"),
         ("{}:Dot", "has no family; did you mean 'env/{}:Dot'?"),
         ("env/{}:Dott", "has no 'Dott'; its environments: Dot"),
         ("env/{}:NUMBER", "is 3; allowed: a function or class"),

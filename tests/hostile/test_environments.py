@@ -45,7 +45,7 @@ def test_an_environment_that_never_ends_is_truncated_with_a_notice(commands: Com
     ended = commands.run("train", "gym/foreign:Endless-v0", *hostile.GYM, *flags, seconds=HANG)
     assert (ended.code, ended.killed) == (0, "")
     assert ended.err == (
-        "playvirtual: gym/foreign:Endless-v0 does not say whether its episodes end: those that are scored are "
+        "playvirtual: gym/foreign:Endless-v0 declares no time limit (max_episode_steps): episodes that are scored are "
         "truncated after 5,000 frames at the latest; --max-episode-frames sets another limit\n"
     )
     line = json.loads(Path(commands.folder, "new", "evaluations.jsonl").read_text())

@@ -286,3 +286,9 @@ def test_a_dict_of_an_image_and_numbers_is_refused_in_one_line_but_not_its_frame
             act(seen)
     agent.reset()
     assert agent.act({"camera": image}) in range(3)
+
+
+def test_it_is_shown_with_what_it_takes_to_use_it(tmp_path: Path) -> None:
+    export = write_export(tmp_path / "agent", "toy/catch")
+    assert repr(pv.load(export, "cpu")) == "TrainedAgent(Rainbow, action_space=Discrete(3), device='cpu')"
+    assert repr(pv.load(export, "cpu", num_envs=2)).endswith("device='cpu', num_envs=2)")

@@ -31,7 +31,8 @@ def test_environment_steps_are_counted_as_agent_steps() -> None:
 
 def test_more_than_a_day_gets_advice() -> None:
     short, long = (build("toy/catch", steps=steps, updates_per_step=1) for steps in (2_000, 1_000_000))
-    assert len(estimate_lines(KNOWN, short, CPU)) == 1
+    (line,) = estimate_lines(KNOWN, short, CPU)
+    assert "500 random steps at 1,000/s, then 1,500 learning steps at 9.8/s" in line
     said, advice = estimate_lines(KNOWN, long, CPU)
     assert said.startswith("estimate: about 28.3 h on this CPU")
     assert advice.endswith("fewer --steps than 1,000,000, fewer --updates-per-step than 1, a GPU")

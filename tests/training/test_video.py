@@ -37,9 +37,12 @@ def test_videos_of_evaluations_change_nothing(task: str, options: dict[str, Any]
 
 def test_a_video_is_the_rendered_frame_above_a_strip(tmp_path: Path) -> None:
     run = pv.train("toy/catch", run_dir=tmp_path / "run", **QUICK)
-    plain, captioned = Recorder(), Recorder(pv.load(run.path).unwrapped)
+    agent = pv.load(run.path)
+    plain, captioned, loaded = Recorder(), Recorder(agent.unwrapped), Recorder(agent)
     returns = pv.evaluate(run.path, episodes=2, watcher=plain)
     assert pv.evaluate(run.path, episodes=2, watcher=captioned) == returns
+    pv.evaluate(run.path, episodes=2, watcher=loaded)
+    np.testing.assert_array_equal(loaded.frames, captioned.frames)  # what `pv.load` gives shows its values too
     assert len(plain.frames) == len(captioned.frames)
     height, width, _ = plain.frames[0].shape
     for bare, full in zip(plain.frames, captioned.frames, strict=True):

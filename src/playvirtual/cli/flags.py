@@ -17,11 +17,30 @@ from playvirtual.options import as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
 # Options that are arguments of the commands themselves, or that follow from others.
+# What an option is called in other libraries, where that is too far from its name here to be suggested.
+ELSEWHERE = {
+    "--lr": "--learning-rate",
+    "--gamma": "--discount",
+    "--buffer-size": "--capacity",
+    "--timesteps": "--steps",
+    "--num-frames": "--steps",
+    "--algo": "--method",
+    "--output-dir": "--run-dir",
+}
 NAMED_ELSEWHERE = (*NAMES, "imports", "env_args", "size", "fitted_to")
 
 
-def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collection[str] = NAMED_ELSEWHERE) -> None:
-    """Adds a flag for each option of `config` but those in `without`; the defaults shown are its values."""
+def add_fields(
+    parser: argparse.ArgumentParser,
+    config: Config,
+    without: Collection[str] = NAMED_ELSEWHERE,
+    *,
+    whole_help: bool = True,
+) -> None:
+    """Adds a flag for each option of `config` but those in `without`; the defaults shown are its values.
+
+    Without `whole_help` the help leaves out the options that depend on the task: those of environment, agent and so on.
+    """
     groups = {"": parser.add_argument_group("the run")}
     for group in GROUPS:
         title = (type(getattr(config, group)).__doc__ or group).partition(":")[0].rstrip(".").lower()
@@ -29,7 +48,9 @@ def add_fields(parser: argparse.ArgumentParser, config: Config, without: Collect
     for f, kind, value in leaves(config):
         if f.name not in without:
             owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
-            _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
+            action = _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
+            if owner and not whole_help:
+                action.help = argparse.SUPPRESS
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -41,13 +62,14 @@ def given_fields(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> None:
-    parser.add_argument(
+def _add_flag(parser: Any, f: Field[Any], kind: Any, default: str = "") -> argparse.Action:
+    action: argparse.Action = parser.add_argument(
         "--" + f.name.replace("_", "-"),
         dest=f"field_{f.name}",
         metavar=_placeholder(kind),
         help=f"{f.metadata['help']}{default}".replace("%", "%%"),
     )
+    return action
 
 
 def _placeholder(kind: Any) -> str:
@@ -99,7 +121,9 @@ def first_look(
 
 def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
     """The error for a flag that `parser` does not have."""
-    return unknown("option", word.partition("=")[0], parser._option_string_actions)
+    flag, known = word.partition("=")[0], parser._option_string_actions
+    meant = ELSEWHERE.get(flag)
+    return unknown("option", flag, known, meant if meant in known else None)
 
 
 def add_trust_env(parser: argparse.ArgumentParser) -> None:

@@ -74,13 +74,13 @@ def add_train(commands: Any, words: Sequence[str]) -> None:
         "       playvirtual train --config FILE [options]\n"
         "       playvirtual train --resume RUN [--steps N]",
         help="train an agent and score it",
-        description=f"Train an agent and score it. Defaults shown are those of {config.task}; other tasks have others.",
+        description=f"Train an agent and score it.\n{_defaults_shown('train', named, config)}",
         epilog=TRAIN_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _train_arguments(parser)
-    add_fields(parser, config)
+    add_fields(parser, config, whole_help=named)
     parser.set_defaults(run=_train, shown=config, named=named)
 
 
@@ -161,15 +161,15 @@ def add_bench(commands: Any, words: Sequence[str]) -> None:
         "bench",
         usage="playvirtual bench TASK [--method NAME] [--repeats N] [--json FILE] [options]",
         help="time a run's updates and steps on this machine, and show where the time goes",
-        description="Time what `playvirtual train` with the same flags would do: build its parts, play 300 random "
-        "steps, compile and capture, then measure updates, whole steps, memory and kernels. No run folder is "
-        f"written. Defaults shown are those of {config.task}.",
+        description="Time what `playvirtual train` with the same flags would do: build its parts, play 300\nrandom "
+        "steps, compile and capture, then measure updates, whole steps, memory and kernels.\nNo run folder is "
+        f"written.\n{_defaults_shown('bench', named, config)}",
         epilog=BENCH_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _bench_arguments(parser)
-    add_fields(parser, config)
+    add_fields(parser, config, whole_help=named)
     parser.set_defaults(run=_bench, shown=config, named=named)
 
 
@@ -182,6 +182,16 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_import(parser)
     add_env_arg(parser)
     add_size(parser)
+
+
+def _defaults_shown(command: str, named: bool, config: Config) -> str:
+    """Which options the help of a command shows, and whose defaults."""
+    if named:
+        return f"Defaults shown are those of {config.task}; other tasks have others."
+    return (
+        f"`playvirtual {command} TASK --help` adds the options of environment, objective, agent,\n"
+        f"replay and evaluation, with that task's defaults; those shown here are of {config.task}."
+    )
 
 
 def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any], None]) -> tuple[bool, Config]:
@@ -207,7 +217,7 @@ def _sources(options: argparse.Namespace) -> list[Source]:
     from playvirtual.runs.folder import RunFolder
 
     like, config = getattr(options, "like", None), getattr(options, "config", None)
-    found = [from_config(RunFolder.open(like).config(), f"like: {like!r}", foreign=True)] if like else []
+    found = [from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True)] if like else []
     found += [from_toml(config)] if config else []
     named = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
     found.append(Source({**named, **given_for_fit(options)}))
@@ -284,7 +294,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     folder = RunFolder.open(options.path)
     config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
-    recorder = Recorder(load(options.path, options.device).unwrapped) if options.video else None
+    recorder = Recorder(load(options.path, options.device)) if options.video else None
     total = config.evaluation.eval_episodes if episodes is None else episodes
     with showing_evaluation(f"{config.task} evaluation", total, quiet=options.quiet) as progress:
         returns = evaluate(

@@ -14,7 +14,7 @@ from playvirtual.envs.env import ActionSpace, Frames, to_native
 from playvirtual.envs.image import channels_first, enlarge, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, install_hint
 
 # A copy of the suite's list, which a test compares with the suite: importing dm_control fixes the OpenGL back end, and
 # listing names must not do that.
@@ -105,7 +105,7 @@ class DMControl:
 def require_package() -> None:
     """Raises an `InputError` unless dm_control is installed."""
     if find_spec("dm_control") is None:
-        raise InputError("dmc: DMControl is not installed; in a clone: pip install -e '.[dmc]'")
+        raise InputError(f"dmc: DMControl is not installed; {install_hint('dmc')}")
 
 
 FAMILY = EnvFamily(

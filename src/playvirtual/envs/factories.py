@@ -13,6 +13,7 @@ import gymnasium
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.gym import in_one_task_line, prepare_drawing
+from playvirtual.envs.modules import refuse_file
 from playvirtual.envs.observations import shows_images
 from playvirtual.envs.registry import EnvFamily, look
 from playvirtual.errors import InputError, shown
@@ -100,6 +101,7 @@ def _find(name: str) -> Factory:
     module, _, path = name.partition(":")
     if not path:
         raise _unnamed(task, name)
+    refuse_file(task)
     with in_one_task_line(task, f"import the module {module!r}"):
         found: Any = import_from_here(module)
     for part in path.split("."):

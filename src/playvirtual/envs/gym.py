@@ -20,6 +20,7 @@ from playvirtual.envs import gl
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
 from playvirtual.envs.image import CHANNELS, enlarge, image_to_frame
+from playvirtual.envs.modules import refuse_file
 from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
@@ -134,6 +135,7 @@ def check_id(env_id: str) -> None:
     """Raises an `InputError` that says what to do unless `env_id` is known, `Name-v0` or `module:Name-v0`."""
     module, _, name = env_id.rpartition(":")
     if module:
+        refuse_file(f"gym/{env_id}")
         with in_one_task_line(f"gym/{env_id}", f"import the module {module!r}"):
             import_from_here(module)
     if name not in gymnasium.registry:

@@ -18,6 +18,14 @@ def named_module(task: str) -> str:
     return name.rpartition(":")[0] if kind in NAMES_MODULE else ""
 
 
+def refuse_file(task: str) -> None:
+    """Raises an InputError for a task that names a file, env/my_envs.py:Room, in place of its module."""
+    module = named_module(task)
+    if module.endswith(".py"):
+        meant = task.replace(f"{module}:", f"{module.removesuffix('.py')}:", 1)
+        raise InputError(f"task: {task!r} names a file and not a module; did you mean {meant!r}?")
+
+
 def executed_modules(task: str, imports: Sequence[str] = ()) -> list[str]:
     """The modules that a run of the task executes."""
     return [*imports, *([named_module(task)] if named_module(task) else [])]

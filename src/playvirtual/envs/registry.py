@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -172,8 +173,8 @@ def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> i
 @cache
 def _say_limit(task: str) -> None:
     logging.getLogger("playvirtual").info(
-        "%s does not say whether its episodes end: those that are scored are truncated after %s frames at the latest; "
-        "--max-episode-frames sets another limit",
+        "%s declares no time limit (max_episode_steps): episodes that are scored are truncated after %s frames at the "
+        "latest; --max-episode-frames sets another limit",
         task,
         f"{EVALUATION_LIMIT:,}",
     )
@@ -370,10 +371,20 @@ def _split(task: str) -> tuple[str, str]:
     if not slash:
         by_name = {known.partition("/")[2]: known for known in reversed(task_names())}
         nearest = get_close_matches(task, by_name, n=1)
-        meant = f"env/{task}" if ":" in task else by_name[nearest[0]] if nearest else ""
+        meant = f"env/{task}" if ":" in task else _meant_by_id(task) or (by_name[nearest[0]] if nearest else "")
         hint = f"did you mean {meant!r}? " if meant else ""
         allowed = ", ".join(f"{known}/<name>" for known in FAMILIES)
         raise InputError(f"task: {task!r} has no family; {hint}allowed: {allowed}")
     if kind not in FAMILIES:
-        raise unknown("task family", kind, FAMILIES)
+        raise unknown("task family", kind, FAMILIES, _meant_by_id(task))
     return kind, name
+
+
+def _meant_by_id(task: str) -> str | None:
+    """The task that an id of Gymnasium means: CartPole-v1, ALE/Pong-v5, PongNoFrameskip-v4, MinAtar/Breakout-v1."""
+    found = re.fullmatch(r"(?:(\w+)/)?([\w-]+?)(?:NoFrameskip)?-v\d+", task)
+    if found is None:
+        return None
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found[2]).lower()
+    own = f"{'minatar' if found[1] == 'MinAtar' else 'atari'}/{name}"
+    return own if own in task_names() else f"gym/{task}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
 
 CONFIG = "config.json"
 BUILTIN_PREFIX = "playvirtual/"  # of the names of the agents that come with the package
+MOST_LOOKED_INTO = 200  # folders, and entries of each, where a run is looked for that was meant
 BUILTIN = Path(__file__).parents[1] / "trained"
 
 
@@ -30,6 +33,30 @@ def default_path(config: Config) -> Path:
     """runs/<task>/<method>/seed-<seed>; the method with its preset unless that is the default."""
     method = config.method if config.preset == "paper" else f"{config.method}-{config.preset}"
     return Path("runs") / config.task.replace("/", "-") / method / f"seed-{config.seed}"
+
+
+def _run_below(folder: Path) -> Path | None:
+    """The first run folder below one that is none, as runs/toy-catch/playvirtual/seed-1 below runs."""
+    waiting = [folder]
+    for _ in range(MOST_LOOKED_INTO):
+        if not waiting:
+            break
+        current = waiting.pop(0)
+        try:
+            with os.scandir(current) as found:
+                entries = sorted(islice(found, MOST_LOOKED_INTO), key=lambda entry: entry.name)
+            if any(entry.name == CONFIG and entry.is_file() for entry in entries):
+                return current
+            waiting += [current / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:  # it cannot be read, or is gone
+            continue
+    return None
+
+
+def _builtin_meant(name: str) -> str | None:
+    """The built-in agent whose name was given without its beginning, or as its task."""
+    full = f"{BUILTIN_PREFIX}{name.replace('/', '-')}"
+    return full if full in builtin_agents() else None
 
 
 class RunFolder:
@@ -119,15 +146,20 @@ class RunFolder:
         self._write_record(record)
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
-        """An existing run folder, or a built-in agent by its name."""
+    def open(cls, path: Path | str, field: str = "run") -> RunFolder:
+        """An existing run folder, or a built-in agent by its name; `field` names the option in the error."""
         folder = cls(builtin_agents().get(str(path), path) if files.kind(Path(path), "run") is None else path)
         if not folder._has_config("run"):
             there = files.kind(folder.path, "run") is not None
             if not there and str(path).startswith(BUILTIN_PREFIX):
                 raise unknown("agent", str(path), builtin_agents())
             what = "is not a run folder (it has no config.json)" if there else "is not there"
-            raise InputError(f"run: {shown(str(path))} {what}; allowed: a folder that `playvirtual train` wrote")
+            meant = _run_below(folder.path) if there else _builtin_meant(str(path))
+            hint = f"did you mean {shown(meant)}? " if meant else ""
+            raise InputError(
+                f"{field}: {shown(str(path))} {what}; {hint}"
+                "allowed: a folder that `playvirtual train` or `export` wrote"
+            )
         return folder
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from playvirtual.config.schema import Config, to_dict
 from playvirtual.config.sources import to_toml
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, install_hint, unknown
 from playvirtual.messages import logger as messages
 from playvirtual.options import leaves
 
@@ -41,7 +41,7 @@ def parse(text: str) -> tuple[str, ...]:
         if name not in KINDS:
             raise unknown("log", name, ("none", *KINDS))
         if find_spec(name) is None:
-            raise InputError(f"log: {name!r} is not installed; in a clone: pip install -e '.[{name}]'")
+            raise InputError(f"log: {name!r} is not installed; {install_hint(name)}")
     return names
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent, ValuesActions
-from playvirtual.errors import InputError, in_one_line, unknown
+from playvirtual.errors import InputError, in_one_line, install_hint, unknown
 
 TOLERANCE = 1e-5  # between the agent and its file, which sum in the same precision
 
@@ -91,7 +91,7 @@ def _torchscript(network: PolicyNetwork, observation: Tensor) -> bytes:
 @torch.no_grad()
 def _onnx(network: PolicyNetwork, observation: Tensor) -> bytes:
     if find_spec("onnx") is None:
-        raise InputError("format: onnx is not installed; in a clone: pip install -e '.[onnx]' (torchscript needs none)")
+        raise InputError(f"format: onnx is not installed; {install_hint('onnx')} (torchscript needs none)")
     names = ["action", "values"][: len(outputs(network(observation)))]
     with tempfile.TemporaryDirectory() as scratch:
         # The exporter by traces: the one by torch.export needs another package and fixes the number of observations.

@@ -51,6 +51,10 @@ class TrainedAgent:
         repeat_first = environment.stack_fill == "repeat"
         self._stack = FrameStack(num_envs or 1, environment.frame_stack, self.frame_shape, repeat_first=repeat_first)
 
+    def __repr__(self) -> str:
+        agent, many = type(self.unwrapped).__name__, f", num_envs={self.num_envs}" if self.num_envs else ""
+        return f"{type(self).__name__}({agent}, action_space={self.action_space}, device='{self.device}'{many})"
+
     @property
     def device(self) -> torch.device:
         """Where the networks are."""

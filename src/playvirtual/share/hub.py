@@ -12,7 +12,7 @@ from typing import Any
 
 from playvirtual import files
 from playvirtual.api import RunOrPath, export, open_run
-from playvirtual.errors import InputError, shown, shown_text
+from playvirtual.errors import InputError, install_hint, shown, shown_text
 from playvirtual.files import RECORD_BYTES
 from playvirtual.runs.agents import POLICY_FILES, WEIGHTS
 from playvirtual.runs.checkpoint import MANIFEST
@@ -87,7 +87,7 @@ def pull(repo: str, out: str | Path, *, revision: str | None = None) -> Path:
 def _client() -> Any:
     """The client's package; an InputError where it is not installed."""
     if find_spec("huggingface_hub") is None:
-        raise InputError("hub: huggingface-hub is not installed; in a clone: pip install -e '.[hub]'")
+        raise InputError(f"hub: huggingface-hub is not installed; {install_hint('hub')}")
     import_module("huggingface_hub.utils").disable_progress_bars()
     return import_module("huggingface_hub")
 

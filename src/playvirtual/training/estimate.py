@@ -110,8 +110,8 @@ def estimate_lines(estimate: Estimate, config: Config, device: torch.device, ste
     """The time that is left, what it was measured from, and advice where it is more than a day."""
     seconds, random = estimate.seconds(config, step), max(0, config.replay.learning_starts - step)
     learning = config.agent_steps - step - random
-    phases = [f"{random:,} random steps at {1 / estimate.random_step:,.3g}/s"] if random else []
-    phases.append(f"{learning:,} learning steps at {1 / estimate.learning_step(config):,.3g}/s")
+    phases = [f"{random:,} random steps at {_rate(estimate.random_step)}/s"] if random else []
+    phases.append(f"{learning:,} learning steps at {_rate(estimate.learning_step(config))}/s")
     update = f"{1e3 * estimate.update:.3g} ms" if estimate.update < 1 else f"{estimate.update:.3g} s"
     where = "GPU" if device.type == "cuda" else "CPU"
     lines = [
@@ -121,6 +121,11 @@ def estimate_lines(estimate: Estimate, config: Config, device: torch.device, ste
     if seconds > LONG:
         lines.append(f"that is more than a day; what makes it shorter: {', '.join(_advice(config, device))}")
     return lines
+
+
+def _rate(seconds: float) -> str:
+    """Steps per second with three digits, or all of a whole number of more."""
+    return f"{1 / seconds:,.0f}" if seconds <= 0.001 else f"{1 / seconds:.3g}"
 
 
 def _advice(config: Config, device: torch.device) -> list[str]:

@@ -15,6 +15,7 @@ from playvirtual.agents.agent import Agent, ValuesActions
 from playvirtual.config.schema import Config
 from playvirtual.envs import make
 from playvirtual.envs.env import action_names
+from playvirtual.runs.trained_agent import TrainedAgent
 from playvirtual.training.drawing import Frame, Row, choice_rows, grid, value_rows, vector_rows, with_panel
 from playvirtual.training.evaluation import Policy, WatchedStep, evaluation_seeds, play_episodes
 
@@ -22,10 +23,11 @@ from playvirtual.training.evaluation import Policy, WatchedStep, evaluation_seed
 class Recorder:
     """Records the frames of the first env of an evaluation; it changes nothing."""
 
-    def __init__(self, agent: Agent | None = None, limit: int = 1_000, title: str = "") -> None:
+    def __init__(self, agent: Agent | TrainedAgent | None = None, limit: int = 1_000, title: str = "") -> None:
         """Without an agent there is no panel below the frames; at most `limit` frames are recorded."""
         self.frames: list[Frame] = []
-        self._agent, self._limit, self._title = agent, limit, title
+        self._agent = agent.unwrapped if isinstance(agent, TrainedAgent) else agent
+        self._limit, self._title = limit, title
         self._return, self._step = 0.0, 0
 
     def __call__(self, step: WatchedStep) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, install_hint
 from playvirtual.messages import log_to_stderr_by_default, logger
 
 DEFAULT_PORT = 6379
@@ -64,7 +64,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError("engine: 'ray' needs the package ray; in a clone: pip install -e '.[ray]'") from None
+        raise InputError(f"engine: 'ray' needs the package ray; {install_hint('ray')}") from None
     return ray
 
 
@@ -166,7 +166,7 @@ def _ask(address: str, token: str = "") -> Answer:
     try:
         import grpc
     except ImportError:
-        raise InputError("engine: 'ray' needs the package grpcio; in a clone: pip install -e '.[ray]'") from None
+        raise InputError(f"engine: 'ray' needs the package grpcio; {install_hint('ray')}") from None
     metadata = [("authorization", f"Bearer {token}")] if token else []
     with grpc.insecure_channel(":".join(_host_and_port(address))) as channel:
         call = channel.unary_unary(CHECK_ALIVE if _is_host(address) else CLUSTER_INFO)
