@@ -215,7 +215,7 @@ def test_exploring_draws_new_noise_for_every_action(tmp_path: Path) -> None:
         (np.zeros((10, 10), np.float32), "float32 of shape (10, 10)"),
         (np.zeros((4, 10, 10), np.uint8), "uint8 of shape (4, 10, 10)"),
         (np.zeros(7, np.uint8), "uint8 of shape (7,)"),
-        ({"image": 1}, "{'image': 1}"),
+        ({"image": 1}, "int64 of shape ()"),  # of a dict with one entry that entry
         ([[1, 2], [3]], "[[1, 2], [3]]"),
     ],
 )

@@ -83,6 +83,7 @@ FRAGILE += ["--batch-size", "4", "--M", "1", "--max-episode-frames", "40", "--th
 def fragile(monkeypatch: pytest.MonkeyPatch) -> None:
     if "Fragile-v0" not in gymnasium.registry:
         gymnasium.register("Fragile-v0", Fragile)
+    pv.build("gym/Fragile-v0")  # what it shows and pays is found out once per process, by playing it
     monkeypatch.setattr(Fragile, "steps", 0)
 
 

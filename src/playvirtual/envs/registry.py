@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -261,15 +262,17 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
 
 
 def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
-    """The rewards of the first steps of random play, REWARD_STEPS of them; nothing is drawn for it."""
-    rewards, done = [], True
+    """The finite rewards of the first steps of random play, REWARD_STEPS of them; nothing is drawn for it."""
+    rewards: list[float] = []
+    done = True
     env.action_space.seed(0)
-    for seed in range(REWARD_STEPS):
-        if done:
-            env.reset(seed)
-        reward, _, done = env.step(np.asarray(env.action_space.sample()))
-        rewards.append(reward)
-    return tuple(rewards)
+    with suppress(Exception, SystemExit):  # what fails here fails in the run too, whose error says when and where
+        for seed in range(REWARD_STEPS):
+            if done:
+                env.reset(seed)
+            reward, _, done = env.step(np.asarray(env.action_space.sample()))
+            rewards.append(reward)
+    return tuple(reward for reward in rewards if math.isfinite(reward))
 
 
 def _make_plain(task: str, env_args: tuple[str, ...]) -> SingleEnv:
