@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
@@ -9,8 +10,10 @@ import minatar
 import numpy as np
 import pytest
 
+import playvirtual as pv
 from playvirtual.envs import make
-from playvirtual.envs.minatar import GAMES, MinAtar
+from playvirtual.envs.minatar import FAMILY, GAMES, MinAtar
+from playvirtual.errors import InputError
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -34,6 +37,39 @@ def test_the_same_game_as_the_package_plays(settings, game):
         frame = step.frames[0]
         if ended:
             break
+
+
+@pytest.mark.parametrize("sticky", [0.0, 1.0])
+def test_sticky_actions_are_an_argument(settings, sticky):
+    config = settings(action_repeat=1, env_args=(f"sticky_action_prob={sticky}",))
+    ours = make("minatar/breakout", 1, training=True, config=config)
+    ours.reset([0], [0])
+    right = ours.action_names.index("right")
+    columns = []
+    for _ in range(3):
+        paddle = ours.step(np.array([right])).frames[0, 0]  # channel 0 is the paddle's
+        columns.append(int(np.argmax(paddle.max(0))))
+    assert columns == ([5, 6, 7] if sticky == 0 else [4, 4, 4])  # a new game's last action is no-op
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_the_difficulty_can_stay_as_it_is(settings, grows):
+    config = settings(env_args=(f"difficulty_ramping={str(grows).lower()}",))
+    assert FAMILY.make("asterix", config)._game.env.ramping is grows
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("sticky=0", "env_args: 'sticky' is not known; did you mean 'sticky_action_prob'"),
+        ("sticky_action_prob=1.5", "env_args: sticky_action_prob=1.5 is not allowed; allowed: 0 to 1"),
+        ("sticky_action_prob=true", "env_args: sticky_action_prob=True is not allowed; allowed: 0 to 1"),
+        ("difficulty_ramping=1", "env_args: difficulty_ramping=1 is not allowed; allowed: true, false"),
+    ],
+)
+def test_other_arguments_are_refused(argument, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        pv.configure("minatar/breakout", env_args=[argument])
 
 
 def test_a_frame_limit_ends_an_endless_game(settings):

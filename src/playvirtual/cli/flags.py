@@ -165,7 +165,7 @@ def add_env_arg(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="env_args",
         metavar="NAME=VALUE",
-        help="an argument that gym/… or env/… is made with, such as size=12; may be given more than once",
+        help="an argument that gym/…, env/… or minatar/… is made with, such as size=12; may be given more than once",
     )
 
 

@@ -30,9 +30,7 @@ class EnvironmentConfig:
     max_episode_frames: int = option("an episode ends here at the latest; 0: the task's own limit", low=0)
     life_loss_is_terminal: bool = option("in training, a lost life ends the return (Atari)")
     reward_clip: float = option("training rewards are clipped to ± this; 0: not clipped", low=0)
-    env_args: tuple[str, ...] = option(
-        "arguments that an environment of your own is made with, each NAME=VALUE", default=()
-    )
+    env_args: tuple[str, ...] = option("arguments that the environment is made with, each NAME=VALUE", default=())
 
 
 class VectorStep(NamedTuple):

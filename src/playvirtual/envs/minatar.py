@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
 from playvirtual.envs.image import channels_first, enlarge, newest_to_frame
 from playvirtual.envs.registry import EnvFamily, require_options
 from playvirtual.envs.vector import EnvStep
+from playvirtual.errors import InputError, shown, unknown
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 RENDER_SCALE = 20
@@ -38,18 +40,20 @@ PALETTE = np.array(
 )
 
 
+ALLOWED_ARGUMENTS = {"sticky_action_prob": "0 to 1", "difficulty_ramping": "true, false"}
 ACTION_NAMES = ("no-op", "left", "up", "right", "down", "fire")  # by the package's numbers
 
 
 class MinAtar:
-    """One game with the package's defaults: minimal actions, sticky with probability 0.1, growing difficulty.
+    """One game with minimal actions and, by default, the package's sticky actions and growing difficulty.
 
     The package has a time limit in Freeway alone (2,500 frames); a good agent's episodes of the other games may never
     end without `max_episode_frames`.
     """
 
-    def __init__(self, game: str) -> None:
-        self._game = _make_game(game)
+    def __init__(self, game: str, *, sticky_action_prob: float = 0.1, difficulty_ramping: bool = True) -> None:
+        """With a probability of `sticky_action_prob` a step repeats the last action instead of the one given."""
+        self._game = _make_game(game, sticky_action_prob, difficulty_ramping)
         self._game.seed(0)  # makes the package and the game share one random state
         self._actions = self._game.minimal_action_set()
         height, width, channels = self._game.state_shape()
@@ -98,11 +102,11 @@ def _to_frame(observations: Sequence[Any], frame_shape: tuple[int, int, int]) ->
     return newest_to_frame(observations, frame_shape)
 
 
-def _make_game(game: str) -> Any:
+def _make_game(game: str, sticky_action_prob: float, difficulty_ramping: bool) -> Any:
     with _interrupt_later():
         import minatar
 
-    return minatar.Environment(game)
+    return minatar.Environment(game, sticky_action_prob=sticky_action_prob, difficulty_ramping=difficulty_ramping)
 
 
 @contextmanager
@@ -124,13 +128,23 @@ def _interrupt_later() -> Iterator[None]:
 
 def _check_options(name: str, config: EnvironmentConfig) -> None:
     require_options(f"minatar/{name}", config, image_size=10, grayscale=False)
+    for argument, value in as_keywords(config.env_args).items():
+        if argument not in ALLOWED_ARGUMENTS:
+            raise unknown("env_args", argument, ALLOWED_ARGUMENTS)
+        is_flag = isinstance(value, bool)
+        if argument == "difficulty_ramping" and is_flag:
+            continue
+        if argument == "sticky_action_prob" and not is_flag and isinstance(value, int | float) and 0 <= value <= 1:
+            continue
+        raise InputError(f"env_args: {argument}={shown(value)} is not allowed; allowed: {ALLOWED_ARGUMENTS[argument]}")
 
 
 FAMILY = EnvFamily(
     tasks=GAMES,
-    make=lambda name, config: MinAtar(name),
+    make=lambda name, config: MinAtar(name, **as_keywords(config.env_args)),
     actions="discrete",
     check_options=_check_options,
     to_frame=_to_frame,
+    takes_env_args=True,
     own_settings=True,
 )

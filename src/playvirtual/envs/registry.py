@@ -307,7 +307,7 @@ def check_options(task: str, config: EnvironmentConfig) -> None:
     if config.env_args and not own.takes_env_args:
         raise InputError(
             f"env_args: {', '.join(config.env_args)} is not allowed, as {family(task)}/… takes none; allowed: for "
-            "gym/…, env/… and families that are registered"
+            "minatar/…, gym/…, env/… and families that are registered"
         )
     check = own.check_options
     if check is not None:

@@ -28,6 +28,7 @@ ADDED: dict[str, Any] = {
     "fitted_to": "",
     "init_from": "",
     "stop_at_score": None,
+    "random_steps": 0,
 }
 OTHER_RUNS = ("encoder_from", "init_from")  # options that name another run
 
