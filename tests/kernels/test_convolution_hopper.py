@@ -14,6 +14,7 @@ from playvirtual import kernels
 from playvirtual.kernels import convolution_hopper
 from playvirtual.kernels.convolution import conv_relus
 from playvirtual.kernels.space_to_depth import space_to_depth
+from tests.kernels.errors import worst
 from tests.kernels.on_cpu import needs_compiler, use_cpu_for_others
 
 FILTERS = [(64, 40, 2, 2), (64, 64, 3, 3)]
@@ -69,7 +70,7 @@ def test_the_kernel_computes_what_pytorch_does(
     monkeypatch.setattr(convolution_hopper, "convolution_triton", fake, raising=False)
     found = errors(shape, FILTERS)
     assert found["y"] < 2e-3, found
-    assert max(found.values()) < 0.01, found
+    assert worst(found.values()) < 0.01, found
 
 
 @pytest.mark.parametrize("batch", [128, 512, 2048])
@@ -126,7 +127,7 @@ def _usable() -> bool:
 def test_the_compiled_kernel_computes_what_pytorch_does(batch: int) -> None:
     found = errors((batch, 40, 42, 42), ENCODER, "cuda")
     assert found["y"] < 4e-3, found
-    assert max(found.values()) < 0.02, found
+    assert worst(found.values()) < 0.02, found
 
 
 @pytest.mark.skipif(not _usable(), reason="no Hopper GPU")

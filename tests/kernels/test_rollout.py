@@ -6,6 +6,7 @@ import torch
 from playvirtual import kernels
 from playvirtual.method import ConvDynamics, DiscreteActions
 from tests.interpreted import interpreted, needs_triton
+from tests.kernels.errors import worst
 
 
 def relative_errors(device: str) -> dict[str, float]:
@@ -100,12 +101,12 @@ def test_operators_are_what_they_declare() -> None:
 @pytest.mark.slow
 @needs_triton
 def test_interpreted_kernels_compute_the_same_values_and_gradients() -> None:
-    assert interpreted("tests.kernels.test_rollout", "max(relative_errors('cpu').values())") < 1e-5
+    assert interpreted("tests.kernels.test_rollout", "worst(relative_errors('cpu').values())") < 1e-5
 
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
 def test_compiled_kernels_compute_the_same_values_and_gradients() -> None:
-    assert max(relative_errors("cuda").values()) < 1e-4
+    assert worst(relative_errors("cuda").values()) < 1e-4
 
 
 def test_without_a_gpu_a_rollout_goes_step_by_step() -> None:

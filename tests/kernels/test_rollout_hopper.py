@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from playvirtual import kernels
 from playvirtual.kernels.rollout import rescale
 from playvirtual.method import ConvDynamics, DiscreteActions
 from playvirtual.method.dynamics import RolloutBatch
+from tests.kernels.errors import worst
 from tests.kernels.on_cpu import needs_compiler, use_cpu
 
 C, SIDE, A = 64, 7, 3
@@ -112,20 +114,35 @@ def errors(samples: int, steps: int, num_kept: int, device: str = "cpu") -> dict
     }
 
 
+@pytest.fixture
+def new_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is read before it was written is noticed."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(1).new_empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.usefixtures("new_memory_is_nan")
 @pytest.mark.parametrize(
     ("samples", "steps", "processors", "num_kept", "lazy"),
-    [(7, 2, 2, 3, False), (3, 3, 2, 0, True), (17, 2, 2, 17, True)],
+    [(7, 2, 2, 3, False), (3, 3, 2, 0, True), (17, 2, 2, 17, True), (9, 3, 7, 4, True)],
 )
 def test_kernels_compute_what_pytorch_does(
     monkeypatch: pytest.MonkeyPatch, samples: int, steps: int, processors: int, num_kept: int, lazy: bool
 ) -> None:
-    """On the CPU, in blocks of four, two and nine states, and an odd number of states in all for the parameters'
-    gradients; products read shared memory when begun or when waited for."""
+    """On the CPU, in blocks of four, two, nine and again two states, and an odd number of states in all for the
+    parameters' gradients, which one block per filter makes or three do, with more pairs of states than stages.
+
+    Products read shared memory, and copies write it, when begun or as late as they may.
+    """
     use_cpu(monkeypatch, processors, lazy=lazy)
     found = errors(samples, steps, num_kept)
-    assert max(found.values()) < 0.03, found
+    assert worst(found.values()) < 0.03, found
 
 
 @pytest.mark.parametrize("samples", [1, 32, 384, 416, 1152, 1184])
@@ -198,7 +215,7 @@ def test_compiled_kernels_compute_what_pytorch_does(samples: int, num_kept: int)
     # More steps enlarge the error of gradients, in Triton's kernels as much as in these.
     for steps, limit in ((1, 0.02), (3, 0.15)):
         found = errors(samples, steps, num_kept, "cuda")
-        assert max(found.values()) < limit, found
+        assert worst(found.values()) < limit, found
 
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")

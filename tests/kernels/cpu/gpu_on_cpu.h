@@ -1,6 +1,8 @@
 // What hopper.cuh asks of a GPU, on the CPU: threads are fibers, run one after the other until they have to wait.
 // Barriers, exchanges between the lanes of a warp, matrix stores and tensor-core products (from their descriptors) do
-// what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for.
+// what PTX's manual says. Products read shared memory when they are begun or, with LAZY, when they are waited for; then
+// asynchronous copies, too, come as late as they may: when they are waited for or, if a barrier in shared memory tells
+// of them, when no thread of the block can go on without them.
 // What is not seen here: timing, missing fences, and whether descriptors mean on the chip what the manual says.
 #include <ucontext.h>
 
@@ -10,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,6 +49,15 @@ struct Product {
     bool given = false; // whether the left operand came from registers: a thread's two rows of it
     float rows[2][16] = {};
 };
+struct Copy {
+    uint32_t at;
+    const uint4 *from; // null: zeros
+    size_t group;      // how many groups had been committed before
+};
+struct Arrival { // at a barrier in shared memory, once the copies have come
+    std::vector<Copy> copies;
+    uint32_t barrier;
+};
 struct Fiber {
     ucontext_t context;
     char *stack = nullptr; // while it has begun and is not done
@@ -53,11 +65,16 @@ struct Fiber {
     bool done = false;
     std::vector<Product> waiting;
     size_t committed = 0, before = 0; // products in all groups, and in all but the last one
+    std::vector<Copy> copies;         // that have not come yet
+    size_t groups = 0;                // of copies that were committed
 };
 static std::vector<std::unique_ptr<Fiber>> fibers;
 static std::vector<std::vector<unsigned char>> shared_of; // by block
 static std::vector<std::map<int, Barrier>> barriers;      // by block
 static std::vector<std::map<int, Exchange>> exchanges;    // by block, by warp
+static std::vector<std::deque<Arrival>> arrivals;         // by block: those to come
+static bool LAZY;
+static void come(const Arrival &arrival);
 static Fiber *now;
 static ucontext_t scheduler;
 static std::function<void()> body;
@@ -103,7 +120,7 @@ static void run_grid(int grid, int block, int shared, std::function<void()> f) {
     body = std::move(f);
     gridDim.x = grid, blockDim.x = block;
     shared_of.assign(grid, std::vector<unsigned char>(SHARED_BASE + shared, 0xff)); // NaN where nothing was written
-    barriers.assign(grid, {}), exchanges.assign(grid, {});
+    barriers.assign(grid, {}), exchanges.assign(grid, {}), arrivals.assign(grid, {});
     fibers.clear();
     for (int b = 0; b < grid; ++b)
         for (int t = 0; t < block; ++t) {
@@ -127,6 +144,11 @@ static void run_grid(int grid, int block, int shared, std::function<void()> f) {
                     swapcontext(&scheduler, &now->context);
                     if (fiber.done) free_stacks.push_back(fiber.stack);
                     else open = true;
+                }
+                if (!moved && !arrivals[b].empty()) {
+                    now = fibers[b * block].get(); // any of the block
+                    come(arrivals[b].front());
+                    arrivals[b].pop_front(), moved = true;
                 }
                 advanced |= moved;
             } while (moved);
@@ -154,14 +176,25 @@ static uint4 read_shared(uint32_t at) { uint4 v; if (at % 16) abort(); memcpy(&v
 static void write_shared(uint32_t at, uint4 v) { if (at % 16) abort(); memcpy(at_shared(at, 16), &v, 16); }
 static uint32_t read_word(uint32_t at) { uint32_t v; memcpy(&v, at_shared(at, 4), 4); return v; }
 static void write_word(uint32_t at, uint32_t v) { memcpy(at_shared(at, 4), &v, 4); }
-static void copy_to_shared(uint32_t at, const uint4 *from) { write_shared(at, *from); }
+static void finish_copy(const Copy &copy) { write_shared(copy.at, copy.from ? *copy.from : uint4{0, 0, 0, 0}); }
+static void begin_copy(uint32_t at, const uint4 *from) {
+    const Copy copy{at, from, now->groups};
+    if (LAZY) now->copies.push_back(copy); else finish_copy(copy);
+}
+static void finish_copies(size_t groups) { // of the first `groups` groups
+    auto &copies = now->copies;
+    const auto rest = std::find_if(copies.begin(), copies.end(), [=](const Copy &copy) { return copy.group >= groups; });
+    std::for_each(copies.begin(), rest, finish_copy);
+    copies.erase(copies.begin(), rest);
+}
+static void copy_to_shared(uint32_t at, const uint4 *from) { begin_copy(at, from); }
 static uint2 read_two(uint32_t at) { uint2 v; if (at % 8) abort(); memcpy(&v, at_shared(at, 8), 8); return v; }
 static void copy_or_clear(uint32_t at, const uint4 *from, bool wanted) {
-    write_shared(at, wanted ? *from : uint4{0, 0, 0, 0});
+    begin_copy(at, wanted ? from : nullptr);
 }
-static void commit_copies() {}
-static void wait_copies_but_one() {}
-static void wait_copies() {}
+static void commit_copies() { ++now->groups; }
+static void wait_copies_but_one() { if (now->groups > 0) finish_copies(now->groups - 1); }
+static void wait_copies() { finish_copies(now->groups + 1); }
 static void store_if(bool wanted, uint4 *at, uint4 v) { if (wanted) *at = v; }
 static float reciprocal(float x) { return 1.0f / x; }
 static float reciprocal_root(float x) { return 1.0f / std::sqrt(x); }
@@ -187,7 +220,15 @@ static void arrive_at(uint32_t at) {
     if (--bar.missing == 0) bar.missing = bar.count, ++bar.phases, moved = true;
     memcpy(at_shared(at, 8), &bar, 8);
 }
-static void arrive_after_copies(uint32_t at) { arrive_at(at); }
+static void arrive_after_copies(uint32_t at) {
+    if (!LAZY) return arrive_at(at);
+    arrivals[now->block].push_back({std::move(now->copies), at});
+    now->copies.clear();
+}
+static void come(const Arrival &arrival) {
+    std::for_each(arrival.copies.begin(), arrival.copies.end(), finish_copy);
+    arrive_at(arrival.barrier);
+}
 static bool passed(uint32_t at, uint32_t parity) {
     if (shared_barrier(at).phases % 2 != parity) return true;
     Fiber *self = now;
@@ -311,7 +352,6 @@ static void compute(const Product &p) {
                 d = p.add ? d + sum : sum;
             }
 }
-static bool LAZY;
 static void begin(const Product &p) {
     if (LAZY) now->waiting.push_back(p); else compute(p);
 }
