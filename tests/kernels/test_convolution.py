@@ -36,7 +36,9 @@ def test_a_stride_that_is_no_power_of_two_or_leaves_pixels_over_has_no_blocks(mo
     """Such as CURL's, 5 on images of 84 × 84."""
     monkeypatch.setattr(kernels, "in_use", lambda: True)
     cuda = torch.device("cuda")
-    sizes = {stride: space_to_depth_size(torch.nn.Conv2d(4, 32, 8, stride), (4, 84, 84), cuda) for stride in range(1, 9)}
+    sizes = {
+        stride: space_to_depth_size(torch.nn.Conv2d(4, 32, 8, stride), (4, 84, 84), cuda) for stride in range(1, 9)
+    }
     assert sizes == {1: 1, 2: 2, 3: 1, 4: 4, 5: 1, 6: 1, 7: 1, 8: 1}
 
 
