@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -102,10 +103,13 @@ def count_flops(row: Row, device: str) -> float:
     try:
         with closing(Trainer(config)) as trainer:
             trainer.train(FLOP_FILL - 1)
-            with FlopCounterMode(display=False) as counter:
-                for _ in range(trainer.agent.update_pattern.period):
-                    trainer.learner.update()
-            return float(counter.get_total_flops()) / trainer.agent.update_pattern.period
+            pattern, total = trainer.agent.update_pattern, 0
+            # One of each kind: a period can have thousands of updates, one of them with a copy to a target network.
+            for kind, count in Counter(pattern.kind(update) for update in range(pattern.period)).items():
+                with FlopCounterMode(display=False) as counter:
+                    trainer.learner.run_update(kind)
+                total += count * counter.get_total_flops()
+            return float(total) / pattern.period
     finally:
         kernels.use_fused(True)
 

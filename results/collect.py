@@ -21,7 +21,7 @@ import numpy as np
 from playvirtual import published
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
-from playvirtual.study.report.score_tables import with_spread
+from playvirtual.study.report.score_tables import name_in_paper, with_spread
 from playvirtual.study.report.sections import paper_scores, paper_stds
 from playvirtual.study.settings import changes
 
@@ -83,7 +83,7 @@ def score_table(runs: list[CompleteRun]) -> str:
         family, _, task = run.config["task"].partition("/")
         method, changed = run.config["method"], changes(run.config)
         steps = run.config["steps"] if "steps" in changed else None
-        paper = (table(family, steps).get(method, {}).get(task) for table in (paper_scores, paper_stds))
+        paper = (table(family, steps).get(name_in_paper(method), {}).get(task) for table in (paper_scores, paper_stds))
         returns = run.evaluations[-1]["returns"]
         cells = (
             task,

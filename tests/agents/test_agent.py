@@ -56,6 +56,12 @@ def test_an_update_pattern_repeats_after_its_period(parts: dict[str, Every], upd
     assert pattern.period == math.lcm(1, *(part.period for part in parts.values()))
 
 
+def test_a_pattern_repeats_earlier_without_the_parts_that_are_rarely_due() -> None:
+    pattern = UpdatePattern(actor=Every(2), momentum=Every(3), target=Every(2_000, offset=1_999))
+    assert [pattern.period_within(most) for most in (1, 2, 3, 1_999, 2_000)] == [1, 2, 6, 6, pattern.period]
+    assert {pattern.due(n) for n in range(6)} == {pattern.due(n) - {"target"} for n in range(pattern.period)}
+
+
 @given(parts, st.integers(0, 500))
 def test_a_part_is_due_once_in_each_of_its_periods(parts: dict[str, Every], start: int) -> None:
     pattern = UpdatePattern(**parts)

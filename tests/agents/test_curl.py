@@ -46,6 +46,20 @@ def test_similarities_start_uniform_and_the_head_ends_in_a_layer_norm() -> None:
     assert sum(p.numel() for p in head.parameters()) == 6 * 5 + 5 + 5 * 4 + 4  # LayerNorms have none
 
 
+def test_autocast_does_not_make_states_look_alike() -> None:
+    """States that differ by hundredths differ as much with autocast: its own products would lose most of that."""
+    torch.manual_seed(0)
+    head, states = ContrastiveHead(576, 256, 128), torch.rand(576) + 0.02 * torch.randn(8, 576)
+    states = states.bfloat16()  # as an encoder under autocast gives them
+    with torch.no_grad():
+        exact = head(states.float())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(head(states), exact)
+            rounded = head.layers(states)
+    spread = (exact - exact.mean(0)).norm()
+    assert float((rounded - exact).norm() / spread) > 0.05
+
+
 def test_a_view_is_a_smaller_crop_padded_and_cropped_again() -> None:
     """Beside PyTorch's own padding, for every pair of offsets of a 6 × 6 image and a pad of 2."""
     image = torch.arange(72, dtype=torch.uint8).view(1, 2, 6, 6)

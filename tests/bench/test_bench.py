@@ -14,6 +14,7 @@ from playvirtual.bench.profiling import profile_updates, summarize
 from playvirtual.bench.table import rate
 from playvirtual.cli.main import main
 from playvirtual.envs.env import ResetsInBackground
+from playvirtual.training.learner import Learner
 from tests.cli.command import playvirtual
 
 
@@ -111,6 +112,17 @@ def test_preparing_fills_the_replay_and_makes_the_updates_that_are_due() -> None
     assert trainer.learner.updates == 1
     assert trainer.step == 51  # half an update per step: the second step after the random ones brings the first
     trainer.close()
+
+
+def test_preparing_does_not_train_until_a_rare_update_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baselines copy their target networks every thousands of updates; that kind is warmed up by itself."""
+    launched: list[int] = []
+    run_update = Learner.run_update
+    monkeypatch.setattr(Learner, "run_update", lambda self, kind: (launched.append(kind), run_update(self, kind)))
+    prepared = prepare(pv.build("toy/catch", device="cpu", method="otr", target_period=4_000, learning_starts=50))
+    assert prepared.trainer.learner.updates == 1
+    assert launched == [0, 3_999]
+    prepared.trainer.close()
 
 
 def test_kernels_are_added_up_per_update() -> None:

@@ -36,7 +36,14 @@ def crop_errors(device: str) -> list[float]:
 
     generator = torch.Generator().manual_seed(0)
     errors = []
-    for C, height, size, block in [(4, 12, 12, 4), (9, 14, 10, 2), (1, 9, 9, 1), (3, 10, 8, 2)]:
+    for C, height, size, block in [
+        (4, 12, 12, 4),
+        (9, 14, 10, 2),
+        (1, 9, 9, 1),
+        (3, 10, 8, 2),
+        (9, 12, 12, 2),
+        (4, 11, 11, 1),
+    ]:
         images = torch.randint(256, (3, C, height, height), dtype=torch.uint8, generator=generator)
         shifted = size == height
         low, high = (-3, 4) if shifted else (0, height - size + 1)

@@ -50,20 +50,24 @@ def test_rollouts(gpu: int, number: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", [HOPPER, ADA])
-@pytest.mark.parametrize(("inputs", "outputs", "side"), [(40, 64, 2), (64, 64, 3), (64, 128, 3)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "side", "stride"),
+    [(40, 64, 2, 1), (64, 64, 3, 1), (64, 128, 3, 1), (40, 32, 2, 1), (32, 32, 3, 1), (4, 32, 5, 5), (32, 64, 5, 5)],
+)
 @pytest.mark.parametrize("number", ["bf16", "fp32"])
-def test_convolutions(gpu: int, inputs: int, outputs: int, side: int, number: str) -> None:
+def test_convolutions(gpu: int, inputs: int, outputs: int, side: int, stride: int, number: str) -> None:
     from playvirtual.kernels import convolution_triton
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
     tiles = {**convolution_triton.tile_sizes(dtype), "IP": "tf32"}
-    sizes = {"H": 20, "W": 20, "HO": 21 - side, "WO": 21 - side, "CI": inputs, "CO": outputs, "R": side, "S": side}
-    constants = {**sizes, "STRIDE": 1, **{name: value for name, value in tiles.items() if name != "num_warps"}}
+    out = (20 - side) // stride + 1
+    sizes = {"H": 20, "W": 20, "HO": out, "WO": out, "CI": inputs, "CO": outputs, "R": side, "S": side}
+    constants = {**sizes, "STRIDE": stride, **{name: value for name, value in tiles.items() if name != "num_warps"}}
     types = {"x": f"*{number}", "w": f"*{number}", "b": "*fp32", "y": f"*{number}", "rows": "i32"}
     assert shared_memory(convolution_triton.conv_relu_kernel, types, constants, gpu) <= SHARED[gpu]
 
 
-@pytest.mark.parametrize(("channels", "height", "block"), [(9, 100, 2), (4, 84, 4)])
+@pytest.mark.parametrize(("channels", "height", "block"), [(9, 100, 2), (4, 84, 4), (9, 84, 2), (4, 84, 1)])
 def test_cropping(channels: int, height: int, block: int) -> None:
     from playvirtual.kernels import crop_triton
     from playvirtual.kernels.space_to_depth import depth_channels

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
+from playvirtual.config.schema import to_dict
+
 RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():
     pytest.skip("results/ is not here", allow_module_level=True)
@@ -30,6 +33,29 @@ def test_the_opening_table_of_readme_and_site_is_up_to_date() -> None:
     for page in COLLECT["OPENINGS"]:
         text = page.read_text(encoding="utf-8")
         assert table in text, f"{page}: run python results/collect.py"
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "paper"),
+    [
+        ("atari/qbert", "der", "1,153"),
+        ("atari/qbert", "otr", "509.3"),
+        ("atari/qbert", "curl", "1,042"),
+        ("atari/qbert", "drq", "854.4"),
+        ("atari/qbert", "curl-virtual", "—"),
+        ("dmc/reacher-easy", "sac-ae", "274.0 ± 14.0"),
+        ("dmc/reacher-easy", "curl", "538.0 ± 233.0"),
+        ("dmc/reacher-easy", "drq", "601.0 ± 213.0"),
+        ("dmc/reacher-easy", "drq-virtual", "—"),
+    ],
+)
+def test_a_baseline_stands_beside_its_own_column(task: str, method: str, paper: str) -> None:
+    """Without an option that differs, as the report needs it: the published numbers are those of the defaults."""
+    config = to_dict(pv.build(task, method=method, preset="paper", seed=1))
+    run = COLLECT["CompleteRun"](config, [{"step": 100_000, "returns": [3.0, 5.0]}], 60.0, "abc1234")
+    *_, line = COLLECT["score_table"]([run]).splitlines()
+    name = task.partition("/")[2]
+    assert line == f"| {name} | `{method}` | paper | 1 | 4.00 ± 1.00, 2 episodes | {paper} | 1.0 min | abc1234 |"
 
 
 def test_a_run_without_a_known_commit_is_named(tmp_path: Path) -> None:

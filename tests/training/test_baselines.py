@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import playvirtual as pv
 from playvirtual.agents.agent import make_agent
 from playvirtual.config.baselines import METHODS
 from playvirtual.training.evaluation import evaluate
 from playvirtual.training.policy import AsyncPolicy
+from playvirtual.training.trainer import Trainer
 from tests.training.equal_runs import same
 from tests.training.interrupting import interrupted
 
@@ -38,6 +42,41 @@ RUNS = [
     for method, (agents, _, _) in METHODS.items()
     if kind in agents
 ]
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what a CUDA graph cannot capture: reading a number on the host, a size that depends on numbers, and a
+    tensor made of numbers of the host."""
+
+    refused = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "lift_fresh", "equal")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in self.refused, f"aten::{name} in a captured update"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{task}-{method}" for task, method, _ in RUNS])
+def test_updates_and_acting_can_be_captured(
+    task: str, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of update from sampling to metrics, once Adam has its state; and exploring."""
+    # PyTorch's own looks at its numbers, but not on a GPU.
+    monkeypatch.setattr(F, "one_hot", lambda actions, n: (actions[..., None] == torch.arange(n)).long())
+    rare = {"target_period": 2_000} if task == "toy/catch" and not method.startswith("drq") else {}
+    values = {name: value for name, value in options.items() if name != "quiet"} | rare
+    with closing(Trainer(pv.build(task, method=method, **values))) as trainer:
+        trainer.train(options["learning_starts"] - 1)
+        pattern = trainer.agent.update_pattern
+        kinds = {pattern.kind(update) for update in range(pattern.period)}
+        assert len(kinds) == (2 if rare or task == "toy/reach" else 1)
+        for kind in kinds:
+            trainer.learner.run_update(kind)
+        observations = torch.from_numpy(trainer.env.observations)
+        with NoWaiting():
+            for kind in kinds:
+                trainer.learner.run_update(kind)
+            trainer.agent.act(observations, explore=True)
 
 
 @pytest.mark.slow

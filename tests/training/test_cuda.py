@@ -23,6 +23,7 @@ from playvirtual.training.trainer import Trainer
 from tests.replay.storing import store
 from tests.training.interrupting import interrupted
 from tests.training.small import TASKS
+from tests.training.test_baselines import RUNS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -175,6 +176,22 @@ def test_captured_updates_step_by_the_fused_kernels(task: str, options: dict[str
     agent: Any = trainer.agent
     adams = [agent.clipped_adam] if task == "toy/catch" else list(agent.clipped_adams.values())
     assert all(adam.is_fused for adam in adams)
+
+
+@pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{task}-{method}" for task, method, _ in RUNS])
+def test_every_kind_of_update_of_a_baseline_is_captured(task: str, method: str, options: dict[str, Any]) -> None:
+    values = {name: value for name, value in options.items() if name != "quiet"} | {**CUDA, "precision": "bf16"}
+    if task == "toy/catch" and not method.startswith("drq"):
+        values["target_period"] = 3
+    with closing(Trainer(pv.build(task, method=method, **values))) as trainer:
+        trainer.train(trainer.config.replay.learning_starts - 1)
+        pattern = trainer.agent.update_pattern
+        for _ in range(pattern.period * (WARM_UPS + 2)):
+            trainer.learner.update()
+        assert isinstance(trainer.learner.launch, CudaGraphs)
+        assert trainer.learner.launch.captured == {pattern.kind(update) for update in range(pattern.period)}
+        assert trainer.learner.guard.found() is None
+        assert all(np.isfinite(value) for value in trainer.learner.metrics().values())
 
 
 @pytest.mark.parametrize(("task", "options"), TASKS)

@@ -53,6 +53,10 @@ class UpdatePattern:
         self.period = math.lcm(1, *(part.period for part in parts.values()))  # the pattern repeats after so many
         self._kinds: dict[frozenset[str], int] = {}
 
+    def period_within(self, most: int) -> int:
+        """After how many updates the pattern repeats but for the parts that are due less often than every `most`."""
+        return math.lcm(1, *(part.period for part in self._parts.values() if part.period <= most))
+
     def due(self, update: int) -> frozenset[str]:
         """The parts that update number `update` moves."""
         return frozenset(name for name, part in self._parts.items() if update % part.period == part.offset)

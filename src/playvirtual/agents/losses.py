@@ -72,7 +72,7 @@ def info_nce(similarities: Tensor) -> Tensor:
 
 def quantize(pixels: Tensor, dither: Tensor) -> Tensor:
     """(N, C, H, W) uint8 -> floats in [−0.5, 0.5): 5 of the 8 bits, and noise in [0, 1) for what they leave out."""
-    return (torch.div(pixels, 8, rounding_mode="floor") + dither) / 32.0 - 0.5
+    return ((pixels.to(dither.dtype) / 8.0).floor() + dither) / 32.0 - 0.5
 
 
 def reconstruction_loss(reconstruction: Tensor, images: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ FILL = 300  # agent steps of random play in place of learning_starts, if that is
 BLOCK_S = 0.2  # how long a block of updates should take, so that the clock's resolution does not matter
 LOOP_S = 2.0  # how long each pass over whole agent steps should take
 MOST = 500  # updates in a block, agent steps in a pass
+REACHED = 20_000  # updates, of which a measurement makes no more
 REPEATS = 15
 
 
@@ -143,16 +144,28 @@ def _warm_up(trainer: Trainer) -> float:
     """Trains until every kind of update has its final form; returns the seconds spent in updates."""
     rounds = WARM_UPS + 2 if compile_mode(trainer) != "off" else 1  # warm-ups, the capture, one replay
     clock = trainer.clock = Clock(synchronize=trainer.device)
-    while trainer.learner.updates < rounds * trainer.agent.update_pattern.period:
+    pattern, period = trainer.agent.update_pattern, _timed_period(trainer)
+    while trainer.learner.updates < rounds * period:
         trainer.train(1)
+    # A copy to a target network can be due every thousands of updates: those are not trained until it is.
+    often = {pattern.kind(update) for update in range(period)}
+    with clock.measure("update"):
+        for kind in sorted({pattern.kind(update) for update in range(min(pattern.period, REACHED))} - often):
+            for _ in range(rounds):
+                trainer.learner.launch(kind)
     trainer.clock = Clock()
     return clock.parts["update"]
+
+
+def _timed_period(trainer: Trainer) -> int:
+    """The updates after which the agent's pattern repeats, but for what is due too rarely to count in the time."""
+    return trainer.agent.update_pattern.period_within(MOST)
 
 
 def measure(prepared: Prepared, *, repeats: int = REPEATS, loop: bool = True, kernels: bool = True) -> Measurement:
     """Times updates in `repeats` blocks; with `loop` whole steps, with `kernels` a profile of the updates, too."""
     trainer, config = prepared.trainer, prepared.trainer.config
-    device, period = trainer.device, trainer.agent.update_pattern.period
+    device, period = trainer.device, _timed_period(trainer)
     logger.info("timing updates and whole steps" if loop else "timing updates")
     # Whole steps first: as in a run, no more updates have been made then than are due.
     looped = _time_loop(trainer) if loop else None
@@ -207,7 +220,7 @@ def _time_loop(trainer: Trainer) -> Loop:
     """Two passes over real steps: one at full speed, one that waits for the device to separate the parts."""
     # The fewest steps with a whole number of update periods: only multiples of them are fair to time.
     per_step = Fraction(trainer.config.agent.updates_per_step).limit_denominator(100)
-    period = trainer.agent.update_pattern.period
+    period = _timed_period(trainer)
     fewest = per_step.denominator * math.lcm(per_step.numerator, period) // per_step.numerator
     seconds = _seconds(lambda: trainer.train(fewest), trainer.device)
     steps = fewest * max(1, min(round(LOOP_S / max(seconds, 1e-9)), MOST // fewest))

@@ -255,6 +255,19 @@ def test_on_a_gpu_an_evaluation_may_use_half_of_the_cores(control, monkeypatch, 
     assert LocalEngine(workers, device=device, mps="off").threads == threads
 
 
+@pytest.mark.parametrize(("workers", "threads"), [(1, "16"), (4, "4"), (9, "2")])
+def test_runs_that_compile_together_share_the_cores(tmp_path, control, monkeypatch, workers, threads):
+    monkeypatch.setattr(local, "num_cores", lambda: 16)
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    engine = LocalEngine(workers, device="cuda", mps="off")
+    engine.start(job(tmp_path, 1))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")  # what the caller wants is kept
+    engine.start(job(tmp_path, 2))
+    children = [environment(job(tmp_path, seed)) for seed in (1, 2)]
+    engine.stop()
+    assert [child["TORCHINDUCTOR_COMPILE_THREADS"] for child in children] == [threads, "7"]
+
+
 def test_a_gpu_that_is_not_there_is_not_used(control):
     assert LocalEngine(1, device="cuda:2").gpus == []
 

@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 class ContrastiveHead(nn.Module):
-    """Two linear layers, each followed by a LayerNorm without weights; weights start uniform in [0, 1]."""
+    """Two linear layers, each followed by a LayerNorm without weights; weights start uniform in [0, 1].
+
+    So a layer's outputs are large and differ by little, and autocast's few digits would leave little of the difference.
+    """
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -24,7 +27,8 @@ class ContrastiveHead(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, z: Tensor) -> Tensor:  # (N, …) -> (N, outputs)
-        out: Tensor = self.layers(z.flatten(1))
+        with torch.autocast(z.device.type, enabled=False):
+            out: Tensor = self.layers(z.flatten(1).to(torch.get_default_dtype()))
         return out
 
 

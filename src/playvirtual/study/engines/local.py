@@ -67,6 +67,8 @@ class LocalEngine:
         # A run that learns on a GPU keeps about one core busy, and few of them evaluate at a time, each with as many
         # processes as this allows: so it may be half of the machine.
         self.threads = max(1, num_cores() // min(self.workers, 2 if self.gpus else self.workers))
+        # PyTorch's compiler would start a process per core in every run; runs that start together compile together.
+        self.compile_threads = max(2, num_cores() // self.workers)
         self._children: list[_Child] = []
         self._mps = mps if self.workers > len(self.gpus) > 0 else "off"  # the first run starts the daemon
         self._daemon: mps_daemon.Daemon | None = None
@@ -85,6 +87,7 @@ class LocalEngine:
 
     def start(self, job: Job) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.compile_threads))
         if self._mps != "off":
             self._daemon, self._mps = mps_daemon.start(self._mps, self.gpus), "off"
         gpu = self._idlest_gpu()

@@ -29,6 +29,11 @@ STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality g
 MAX_PAIRS = 15  # comparisons shown
 
 
+def name_in_paper(method: str) -> str:
+    """What the paper's tables call a method here."""
+    return {own: name for name, (_, own) in PAPER_BASELINES.items()}.get(method, method)
+
+
 def paper_methods(section: Section) -> dict[str, str]:
     """Name in the paper's table → heading: SPR and PlayVirtual, and before them the baselines that have runs here."""
     run = {setting.method for setting in section.runs}
