@@ -104,6 +104,15 @@ def test_what_has_no_tensor_cores_for_it_computes_in_fp32(wanted: str, monkeypat
     assert effective_precision(torch.device("cpu"), config.precision) == "fp32"
 
 
+def test_a_run_that_was_given_a_gpu_does_not_fall_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_module.resolve_device("auto").type == "cpu"
+    monkeypatch.setenv(device_module.GPU_EXPECTED, "1")
+    with pytest.raises(pv.RunError, match=r"^device: the sweep gave this run a GPU, but PyTorch sees none"):
+        device_module.resolve_device("auto")
+    assert device_module.resolve_device("cpu").type == "cpu"
+
+
 class TestPartsOfAGpu:
     """Under MPS a process may have a part of the SMs, on some of which cuBLAS multiplies wrongly."""
 

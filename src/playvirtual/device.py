@@ -10,13 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, RunError
 from playvirtual.files import available_memory
 
 if TYPE_CHECKING:
     import torch
 
 PARTITION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU's SMs that a process has under MPS
+GPU_EXPECTED = "PLAYVIRTUAL_GPU_EXPECTED"  # set by sweeps for runs that they give a GPU to
 PRODUCTS = ((288, 3136, 512), (800, 3136, 512), (416, 512, 512))  # sizes that have been wrong on a part of the SMs
 
 
@@ -38,12 +39,18 @@ def check_device_name(name: str) -> None:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError."""
+    """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError.
+
+    A run that a sweep gave a GPU to and that cannot see it, as while MPS recovers from a fault, does not go on slowly
+    on the CPU: it fails with a RunError, and the sweep tries it again.
+    """
     import torch
 
     name = str(device)
     check_device_name(name)
     if name == "auto":
+        if not torch.cuda.is_available() and os.environ.get(GPU_EXPECTED):
+            raise RunError("device: the sweep gave this run a GPU, but PyTorch sees none; did it or MPS fail?")
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda"):
         count = torch.cuda.device_count()
