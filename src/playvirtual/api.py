@@ -21,7 +21,14 @@ from playvirtual.errors import InputError, shown, writing
 from playvirtual.messages import log_to_stderr_by_default
 from playvirtual.options import LARGEST_INT, coerce
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_native_action_space, read_step
+from playvirtual.runs.agents import (
+    POLICY_FILES,
+    load_agent,
+    policy_folder,
+    read_native_action_space,
+    read_observed_parts,
+    read_step,
+)
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
 from playvirtual.runs.portable import portable_policy
@@ -161,8 +168,9 @@ def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int 
     folder = open_run(path)
     config, source = folder.config(), policy_folder(folder)
     agent = load_agent(config, source, device)
-    space = read_native_action_space(source)
-    return TrainedAgent(agent, config.environment, to_frame_of(config.task), space, num_envs)
+    space, parts = read_native_action_space(source), read_observed_parts(source)
+    to_frame = parts.to_frame if parts is not None else to_frame_of(config.task)
+    return TrainedAgent(agent, config.environment, to_frame, space, num_envs)
 
 
 def export(path: RunOrPath, out: str | Path, *, format: str = "safetensors") -> Path:
@@ -179,10 +187,14 @@ def export_files(folder: RunFolder, out: str | Path, format: str = "safetensors"
     if files.kind(Path(out), "out") is not None or Path(out).is_symlink():
         raise InputError(f"out: {str(out)!r} exists already; allowed: a new folder")
     # What cannot be loaded is not worth writing.
-    agent = load_agent(folder.config(), source := policy_folder(folder), "cpu")
+    config, source = folder.config(), policy_folder(folder)
+    agent = load_agent(config, source, "cpu")
     contents = [("config.json", files.read(folder.path / "config.json", "run", files.RECORD_BYTES))]
     contents += [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
-    return contents if format == "safetensors" else [*contents, portable_policy(agent, format)]
+    if format == "safetensors":
+        return contents
+    parts = read_observed_parts(source)
+    return [*contents, portable_policy(agent, format, parts, config.environment.frame_stack)]
 
 
 def write_export(out: str | Path, contents: Iterable[tuple[str, bytes]]) -> Path:

@@ -20,12 +20,13 @@ class TrainedAgent:
     """Acts on what an environment shows, without that environment: resizes, makes gray and stacks frames itself.
 
     An observation is what the simulator gives: an image (H, W, 3), (H, W) or (3, H, W) of uint8 of any size, or
-    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. A dict of an image
-    and vectors is refused, as the bounds of its numbers are not recorded; the frame that is made of both is taken. An
-    action is what the environment's own `step` takes: a whole number for a Discrete space, an array within the bounds
-    of a Box.
+    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. An agent that has
+    learned from a Dict of an image and vectors takes that dict, with each part of the type and shape that the
+    environment declares. An action is what the environment's own `step` takes: a whole number for a Discrete space, an
+    array within the bounds of a Box.
 
     With `num_envs` it plays that many environments side by side: observations and actions are sequences of so many.
+    Dicts may be one dict of such sequences, as Gymnasium's vector environments return it.
     """
 
     def __init__(
@@ -71,8 +72,7 @@ class TrainedAgent:
         """
         if self.num_envs is None:
             return self._choose([0], [[observation]], explore)[0]
-        self._check_count(observation)
-        actions = self._choose(range(self.num_envs), [[each] for each in observation], explore)
+        actions = self._choose(range(self.num_envs), [[each] for each in self._each(observation)], explore)
         return np.asarray(actions)
 
     def as_gym_policy(self, action_repeat: int | None = None, *, explore: bool = False) -> GymPolicy:
@@ -92,9 +92,24 @@ class TrainedAgent:
         actions = self.unwrapped.act(observations, explore=explore).cpu().numpy()
         return [to_native(np.asarray(action), self.action_space) for action in actions]
 
-    def _check_count(self, observations: Any) -> None:
-        if self.num_envs is not None and len(observations) != self.num_envs:
-            raise InputError(f"observation: {len(observations)} are given; allowed: {self.num_envs}, one of each env")
+    def _each(self, observations: Any) -> Sequence[Any]:
+        """The observation of every environment."""
+        if self.num_envs is None:
+            return [observations]
+        if not isinstance(observations, Mapping):
+            self._check_count("observation:", observations)
+            return list(observations)
+        for name, values in observations.items():
+            self._check_count(f"observation: of {name!r}", values)
+        return [{name: values[n] for name, values in observations.items()} for n in range(self.num_envs)]
+
+    def _check_count(self, what: str, values: Any) -> None:
+        try:
+            count = len(values)
+        except TypeError:  # a number
+            count = 0
+        if count != self.num_envs:
+            raise InputError(f"{what} {count} are given; allowed: {self.num_envs}, one of each env")
 
 
 class GymPolicy:
@@ -124,8 +139,7 @@ class GymPolicy:
     def __call__(self, observation: Any) -> Any:
         """The action for the environment's next frame; with `num_envs` the actions of all of them."""
         single = self._agent.num_envs is None
-        self._agent._check_count(observation)
-        for index, each in enumerate([observation] if single else observation):
+        for index, each in enumerate(self._agent._each(observation)):
             seen = each if isinstance(each, Mapping) else np.array(each)
             self._seen[index] = [*self._seen[index][-1:], seen]
         due = np.flatnonzero(self._frames % self._action_repeat == 0).tolist()
