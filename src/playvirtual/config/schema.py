@@ -14,7 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
+from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
 SIZES = ("small", "medium", "paper")
@@ -297,7 +297,7 @@ def with_defaults(config: Config, values: Mapping[str, Any]) -> Config:
     known = {f.name for f, _, _ in leaves(config)}
     for name in values:
         if name not in known:
-            raise option_of_other_agent(name, config) or unknown("option", name, known)
+            raise option_of_other_agent(name, config) or UnknownOption(name, known)
     changed: Config = _replace(config, values)
     return changed
 

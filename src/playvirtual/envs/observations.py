@@ -58,7 +58,7 @@ class ObservedParts:
     """
 
     def __init__(self, task: str | None, space: spaces.Space[Any]) -> None:
-        """`space` is one that `shows_images` accepts; `task` is None where observations come from a person's program."""
+        """`space` is one that `shows_images` accepts; without `task` the observations come from another program."""
         self._task, self._key = task, None
         self._vectors: dict[str, spaces.Box] = {}
         image = space

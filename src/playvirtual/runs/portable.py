@@ -60,7 +60,7 @@ class PartsNetwork(nn.Module):
         squashed = torch.where(self.bounded, numbers, numbers / (1 + numbers.abs()))
         place = (torch.minimum(torch.maximum(squashed, self.low), self.high) - self.low) / (self.high - self.low)
         shades = torch.where(numbers.isnan(), 0.0, torch.round(255 * place)).to(torch.uint8)
-        depth, count = numbers.shape[1:]
+        depth = numbers.shape[1]
         planes = shades[..., None, None].expand(-1, -1, -1, *image.shape[-2:])
         frames = torch.cat([image.unflatten(1, (depth, image.shape[1] // depth)), planes], 2)
         return self.network(frames.flatten(1, 2))  # type: ignore[no-any-return]

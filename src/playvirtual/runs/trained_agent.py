@@ -13,7 +13,8 @@ from playvirtual.agents.agent import Agent, ResamplesNoise
 from playvirtual.envs.env import EnvironmentConfig, Flags, NativeSpace, to_native
 from playvirtual.envs.image import ToFrame
 from playvirtual.envs.vector import FrameStack
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
+from playvirtual.options import coerce
 
 
 class TrainedAgent:
@@ -63,7 +64,7 @@ class TrainedAgent:
 
     def reset(self, which: Sequence[int] | Flags | None = None) -> None:
         """Forgets the frames of the episode that has ended; with `which`, indices or flags, of these environments."""
-        self._stack.clear(range(self.num_envs or 1) if which is None else which)
+        self._stack.clear(range(self.num_envs or 1) if which is None else self._checked_envs(which))
 
     def act(self, observation: Any, explore: bool = False) -> Any:
         """The action for one observation, or `num_envs` of them for as many; the frames before it are remembered.
@@ -103,6 +104,18 @@ class TrainedAgent:
             self._check_count(f"observation: of {name!r}", values)
         return [{name: values[n] for name, values in observations.items()} for n in range(self.num_envs)]
 
+    def _checked_envs(self, which: Sequence[int] | Flags) -> npt.NDArray[Any]:
+        """Indices or flags of environments that there are."""
+        chosen, count = np.asarray(which), self.num_envs or 1
+        if chosen.dtype == np.bool_:
+            fits = chosen.shape == (count,)
+        else:
+            fits = chosen.dtype.kind in "iu" and chosen.ndim == 1 and bool(((chosen >= 0) & (chosen < count)).all())
+        if not fits and chosen.size:
+            allowed = f"allowed: a flag for each of {count}, or indices below {count}"
+            raise InputError(f"which: {shown(which)} is not allowed; {allowed}")
+        return chosen
+
     def _check_count(self, what: str, values: Any) -> None:
         try:
             count = len(values)
@@ -119,7 +132,7 @@ class GymPolicy:
     """
 
     def __init__(self, agent: TrainedAgent, action_repeat: int, *, explore: bool = False) -> None:
-        if action_repeat < 1:
+        if coerce("action_repeat", int, action_repeat) < 1:
             raise InputError(f"action_repeat: {action_repeat} is not allowed; allowed: 1 or more")
         self._agent, self._action_repeat, self._explore = agent, action_repeat, explore
         count = agent.num_envs or 1
