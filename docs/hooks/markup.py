@@ -85,8 +85,10 @@ def drawing(arrows: list[tuple[str, str]]) -> str:
     x: dict[str, float] = {}
     for level in range(max(row.values()) + 1):
         placed = sorted((n for n in names if row[n] == level), key=lambda n: _middle([x[a] for a in above[n]]))
+        # One that stands alone is below what points to it, so that no arrow past its row runs through its box.
+        center = _middle([x[a] for a in above[placed[0]]]) if len(placed) == 1 else 0.0
         for i, name in enumerate(placed):
-            x[name] = (i - (len(placed) - 1) / 2) * 170
+            x[name] = center + (i - (len(placed) - 1) / 2) * 170
     left, width, step = min(x.values()) - 75, max(x.values()) - min(x.values()) + 150, 72
     height = (max(row.values()) + 1) * step - step + 44
     parts = [
