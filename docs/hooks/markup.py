@@ -24,7 +24,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 BLOCK = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\$`([^`]+)`\$")
 EXCERPT = re.compile(r"^# source: ([\w.]+):([\w.]+)$", re.MULTILINE)
-SYMBOL = re.compile(r"(?<![\w/.])([A-Za-zẑλσ][\u0300-\u036f]*′?)_(?:\{([^{}<>]+)\}|([A-Za-z]{1,6}))(?!\w)")
+SYMBOL = re.compile(r"(?<![\w/.])([A-Za-zẑλσΣ][\u0300-\u036f]*′?)_(?:\{([^{}<>]+)\}|([A-Za-z]{1,6}))(?!\w)(?:\^(\w+))?")
 FLAG = re.compile(r"(?<![\w-])--[a-zA-Z][\w-]*")
 DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -48,11 +48,16 @@ def on_page_content(html: str, **_: Any) -> str:
             if tag is not None and tag[1] in inside:
                 inside[tag[1]] += -1 if part.startswith("</") else 1
         elif not any(inside.values()):
-            part = SYMBOL.sub(lambda m: f"{m[1]}<sub>{m[2] or m[3]}</sub>", part)
+            part = SYMBOL.sub(_with_index, part)
         elif inside["code"] and not inside["pre"]:
             part = FLAG.sub(lambda m: f'<span class="flag">{m[0]}</span>', part)
         parts.append(part)
     return "".join(parts)
+
+
+def _with_index(symbol: re.Match[str]) -> str:
+    raised = f"<sup>{symbol[4]}</sup>" if symbol[4] else ""
+    return f"{symbol[1]}<sub>{symbol[2] or symbol[3]}</sub>{raised}"
 
 
 def equation(latex: str, *, inline: bool) -> str:

@@ -40,6 +40,8 @@ def test_an_excerpt_is_the_code_of_the_function_without_its_docstring() -> None:
     ("text", "shown"),
     [
         ("λ_cyc · L_cyc", "λ<sub>cyc</sub> · L<sub>cyc</sub>"),
+        ("λ_cyc^max", "λ<sub>cyc</sub><sup>max</sup>"),
+        ("Σ_k d(z_t)", "Σ<sub>k</sub> d(z<sub>t</sub>)"),
         ("z̃_{t+K−1}, ẑ_t, z′_t", "z̃<sub>t+K−1</sub>, ẑ<sub>t</sub>, z′<sub>t</sub>"),
         ("up_n_down, docs/a_b, on_step", "up_n_down, docs/a_b, on_step"),
         ('<a href="x/z_t">z_t</a>', '<a href="x/z_t">z<sub>t</sub></a>'),
