@@ -247,6 +247,7 @@ class Look:
     shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
     numbers: int = 0  # beside the image
     rewards: tuple[float, ...] = ()  # of random play with discrete actions, where settings are fitted to them
+    background: float = 0.0  # the median shade of its first image, from 0 to 1, likewise
 
 
 @cache
@@ -257,8 +258,11 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
         numbers = getattr(env, "numbers", 0)
         if not isinstance(space, spaces.Discrete):
             return Look("continuous", space.shape[0], shape, numbers)
-        rewards = _random_rewards(env) if env_family(task).fitted else ()
-    return Look("discrete", int(space.n), shape, numbers, rewards)
+        if not env_family(task).fitted:
+            return Look("discrete", int(space.n), shape, numbers)
+        env.reset(0)
+        image = env.frame()[: env.frame_shape[0] - numbers]
+        return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), float(np.median(image)) / 255)
 
 
 def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
