@@ -176,7 +176,7 @@ def test_a_bright_background_is_subtracted_with_a_reason(method: str, with_numbe
 
 def test_a_small_latent_has_room_for_two_things_in_one_image() -> None:
     agents = [build(DOT, size=size).agent for size in ("small", "medium")]
-    assert [(a.latent, a.adam_eps, a.updates_per_step) for a in agents] == [(128, 1e-8, 2.0), (128, 1e-8, 1.0)]  # type: ignore[attr-defined]
+    assert [(a.latent, a.adam_eps, a.updates_per_step) for a in agents] == [(128, 1e-8, 2.0)] * 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("size", ["small", "medium"])

@@ -148,8 +148,8 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
     changes |= _encoder(size, image)
     if kind == "discrete":
         changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
-        changes |= {"K": 3 if size == "small" else 4, "n_step": 3, "noisy_sigma": 0.1}
-        changes |= {"learning_rate": 5e-4, "adam_eps": 1e-8, "updates_per_step": 2.0 if size == "small" else 1.0}
+        changes |= {"K": 3, "n_step": 3, "noisy_sigma": 0.1}
+        changes |= {"learning_rate": 5e-4, "adam_eps": 1e-8, "updates_per_step": 2.0}
     else:
         whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
         changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
