@@ -21,7 +21,7 @@ from playvirtual.options import coerce
 
 SMALL_SIDE = 20  # pixels: images up to this side are seen as they are, by one convolution
 DISCOUNT = 0.95  # of small and medium sizes: they look about 20 steps ahead
-FRAMES = 2  # in a stack, for discrete actions of small and medium sizes: they show motion at half the cost of four
+FRAMES = 2  # in a stack, for discrete actions of small and medium sizes: they show motion, and cost less than four
 BETTER = 2.0  # times what random play earns, which values have room for
 SIDES = {"small": 32, "medium": 48}  # to which larger images are reduced
 MOST_VIRTUAL = {"small": 16, "medium": 16, "paper": 36}  # trajectories per sample; 2A of Atari's 18 actions is 36
