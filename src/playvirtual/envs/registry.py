@@ -260,9 +260,7 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
             return Look("continuous", space.shape[0], shape, numbers)
         if not env_family(task).fitted:
             return Look("discrete", int(space.n), shape, numbers)
-        env.reset(0)
-        image = env.frame()[: env.frame_shape[0] - numbers]
-        return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), float(np.median(image)) / 255)
+        return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
 
 
 def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
@@ -277,6 +275,15 @@ def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
             reward, _, done = env.step(np.asarray(env.action_space.sample()))
             rewards.append(reward)
     return tuple(reward for reward in rewards if math.isfinite(reward))
+
+
+def _background(env: SingleEnv, numbers: int) -> float:
+    """The median shade of the first image, from 0 to 1; 0 where there is none."""
+    with suppress(Exception, SystemExit):  # what fails here fails in the run too, whose error says when and where
+        env.reset(0)
+        image = env.frame()[: env.frame_shape[0] - numbers]
+        return float(np.median(image)) / 255
+    return 0.0
 
 
 def _make_plain(task: str, env_args: tuple[str, ...]) -> SingleEnv:
