@@ -102,3 +102,55 @@ def test_what_has_no_tensor_cores_for_it_computes_in_fp32(wanted: str, monkeypat
         found[card] = effective_precision(torch.device("cuda"), config.precision)
     assert found == {"T4": "fp32", "A100": wanted, "H200": wanted}
     assert effective_precision(torch.device("cpu"), config.precision) == "fp32"
+
+
+def test_a_run_that_was_given_a_gpu_does_not_fall_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_module.resolve_device("auto").type == "cpu"
+    monkeypatch.setenv(device_module.GPU_EXPECTED, "1")
+    with pytest.raises(pv.RunError, match=r"^device: the sweep gave this run a GPU, but PyTorch sees none"):
+        device_module.resolve_device("auto")
+    assert device_module.resolve_device("cpu").type == "cpu"
+
+
+class TestPartsOfAGpu:
+    """Under MPS a process may have a part of the SMs, on some of which cuBLAS multiplies wrongly."""
+
+    gpu = torch.device("cuda")
+
+    @pytest.fixture(autouse=True)
+    def _part(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(device_module.PARTITION, "56")
+        seen = type("Properties", (), {"multi_processor_count": 72})
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen)
+
+    def test_right_products_are_right(self) -> None:
+        assert device_module.products_are_right(torch.device("cpu"), rounds=1)
+
+    @pytest.mark.parametrize("wrong", [0.05, float("nan"), float("inf")])
+    def test_one_wrong_number_of_a_product_is_noticed(self, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        addmm = torch.addmm
+
+        def with_one_wrong(*given: torch.Tensor) -> torch.Tensor:
+            found = addmm(*given)
+            found[0, 0] += wrong * found.float().norm()
+            return found
+
+        monkeypatch.setattr(torch, "addmm", with_one_wrong)
+        assert not device_module.products_are_right(torch.device("cpu"), rounds=1)
+
+    def test_wrong_products_end_a_run_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(device_module, "products_are_right", lambda device: False)
+        with pytest.raises(pv.InputError, match=r"^CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: 56 leaves 72 SMs, .*allowed: "):
+            device_module.configure_torch(self.gpu, "bf16")
+
+    @pytest.mark.parametrize(("device", "part"), [("cuda", None), ("cuda", "100"), ("cpu", "56")])
+    def test_nothing_is_tried_without_a_part(
+        self, device: str, part: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if part is None:
+            monkeypatch.delenv(device_module.PARTITION)
+        else:
+            monkeypatch.setenv(device_module.PARTITION, part)
+        monkeypatch.setattr(device_module, "products_are_right", lambda device: pytest.fail("it was tried"))
+        device_module.configure_torch(torch.device(device), "bf16")

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "playvirtual"
 PAGE = ROOT / "docs" / "architecture.md"
 
 # Modules that every room may import.
-BASE = ("errors", "options", "device", "messages", "extensions", "files", "published")
+BASE = ("errors", "calls", "options", "device", "messages", "extensions", "files", "published")
 # Room → the rooms it may import besides `base`. Everything stands above what it imports.
 BELOW: dict[str, tuple[str, ...]] = {
     "base": (),

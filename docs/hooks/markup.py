@@ -4,6 +4,7 @@
 - A line `# source: playvirtual.method.virtual:cycle` in a block of Python becomes the code of that function or class,
   without its docstring. A name that is gone ends the build.
 - ```` ```mermaid ```` with `graph TD` and lines `a --> b` becomes a drawing in SVG.
+- The index of a symbol in the text, as in L_cyc or s_{t+K}, is lowered; a flag, as in `--env-arg`, keeps to one line.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 BLOCK = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\$`([^`]+)`\$")
 EXCERPT = re.compile(r"^# source: ([\w.]+):([\w.]+)$", re.MULTILINE)
+SYMBOL = re.compile(r"(?<![\w/.])([A-Za-zẑλσΣ][\u0300-\u036f]*′?)_(?:\{([^{}<>]+)\}|([A-Za-z]{1,6}))(?!\w)(?:\^(\w+))?")
+FLAG = re.compile(r"(?<![\w-])--[a-zA-Z][\w-]*")
 DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -34,6 +37,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = INLINE.sub(lambda m: equation(m[1], inline=True), markdown)
     markdown = EXCERPT.sub(lambda m: excerpt(m[1], m[2]), markdown)
     return DIAGRAM.sub(lambda m: f"\n{drawing(edges(m[1]))}\n", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Lowers the indices of symbols outside of code, and keeps flags within it together."""
+    parts, inside = [], dict.fromkeys(("code", "pre", "svg", "script", "style"), 0)
+    for part in re.split(r"(<[^>]*>)", html):
+        if part.startswith("<"):
+            tag = re.match(r"</?(\w+)", part)
+            if tag is not None and tag[1] in inside:
+                inside[tag[1]] += -1 if part.startswith("</") else 1
+        elif not any(inside.values()):
+            part = SYMBOL.sub(_with_index, part)
+        elif inside["code"] and not inside["pre"]:
+            part = FLAG.sub(lambda m: f'<span class="flag">{m[0]}</span>', part)
+        parts.append(part)
+    return "".join(parts)
+
+
+def _with_index(symbol: re.Match[str]) -> str:
+    raised = f"<sup>{symbol[4]}</sup>" if symbol[4] else ""
+    return f"{symbol[1]}<sub>{symbol[2] or symbol[3]}</sub>{raised}"
 
 
 def equation(latex: str, *, inline: bool) -> str:
@@ -85,8 +109,10 @@ def drawing(arrows: list[tuple[str, str]]) -> str:
     x: dict[str, float] = {}
     for level in range(max(row.values()) + 1):
         placed = sorted((n for n in names if row[n] == level), key=lambda n: _middle([x[a] for a in above[n]]))
+        # One that stands alone is below what points to it, so that no arrow past its row runs through its box.
+        center = _middle([x[a] for a in above[placed[0]]]) if len(placed) == 1 else 0.0
         for i, name in enumerate(placed):
-            x[name] = (i - (len(placed) - 1) / 2) * 170
+            x[name] = center + (i - (len(placed) - 1) / 2) * 170
     left, width, step = min(x.values()) - 75, max(x.values()) - min(x.values()) + 150, 72
     height = (max(row.values()) + 1) * step - step + 44
     parts = [

@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from playvirtual.errors import closest
+
 if TYPE_CHECKING:
     from playvirtual.agents.agent import Agent, Schedule, Update, UpdatePattern
     from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train, video
@@ -91,6 +93,7 @@ _MODULES = {
     "option": "playvirtual.options",
     "register_env": "playvirtual.envs.registry",
 }
+_COMMANDS = ("sweep", "report", "probe", "list")  # what the command line has and Python has not
 
 
 def __getattr__(name: str) -> Any:
@@ -100,7 +103,11 @@ def __getattr__(name: str) -> Any:
         return value
     if find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    meant = closest(name, __all__)
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    if name in _COMMANDS:
+        hint = f"; it is a command: `playvirtual {name} --help`"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

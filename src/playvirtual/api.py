@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from playvirtual import files
 from playvirtual.agents.agent import Agent
 from playvirtual.bench import measure
+from playvirtual.calls import as_function, as_path, explained, keywords
 from playvirtual.config import sources
 from playvirtual.config.build import build
 from playvirtual.config.schema import Config, with_values
@@ -19,9 +21,16 @@ from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.factories import Factory
 from playvirtual.errors import InputError, shown, writing
 from playvirtual.messages import log_to_stderr_by_default
-from playvirtual.options import LARGEST_INT, coerce
+from playvirtual.options import LARGEST_INT, UnknownOption, coerce
 from playvirtual.runs import checkpoint
-from playvirtual.runs.agents import POLICY_FILES, load_agent, policy_folder, read_native_action_space, read_step
+from playvirtual.runs.agents import (
+    POLICY_FILES,
+    load_agent,
+    policy_folder,
+    read_native_action_space,
+    read_observed_parts,
+    read_step,
+)
 from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
 from playvirtual.runs.portable import portable_policy
@@ -38,6 +47,7 @@ RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wro
 Start = str | Path | Mapping[str, Any] | Config  # a task, or a configuration: itself, as a mapping or a TOML file
 
 
+@explained
 def train(
     task: Start | None = None,
     *,
@@ -65,18 +75,20 @@ def train(
     loggers beside the run folder: "tensorboard", "wandb" or both with a comma. `callbacks` are called after steps,
     evaluations and checkpoints (see `Callback`); they belong to this call, not to the configuration.
     """
+    folder = None if run_dir is None else as_path("run_dir", run_dir)
     if env is not None:
         if _is_source(task):
             config, task = task, None
-        task = _task_of(task, env, run_dir if resume else None)
-    chosen = configure(task, config=config, like=like, trust_env=trust_env, **options)
-    path = Path(run_dir) if run_dir is not None else default_path(chosen)
+        task = _task_of(task, env, folder if resume else None)
+    with _naming_arguments(train):
+        chosen = _configure(task, config, like, options, trust_env=trust_env)
+    path = folder or default_path(chosen)
     return _run(chosen, path, resume=resume, log=log, quiet=quiet, callbacks=callbacks)
 
 
-def _task_of(task: Any, env: Factory, resumed: str | Path | None) -> str:
+def _task_of(task: Any, env: Factory, resumed: Path | None) -> str:
     """The task that `env` makes: the one that is given, or that the resumed run has, or one named after `env`."""
-    if task is None and resumed is not None and files.is_file(Path(resumed) / "config.json", "run_dir"):
+    if task is None and resumed is not None and files.is_file(resumed / "config.json", "run_dir"):
         recorded = str(RunFolder(resumed).record().get("task"))
         task = recorded if factories.is_handed_over(recorded) else None
     if task is None:
@@ -85,6 +97,7 @@ def _task_of(task: Any, env: Factory, resumed: str | Path | None) -> str:
     return str(task)
 
 
+@explained
 def configure(
     task: Start | None = None,
     *,
@@ -94,9 +107,28 @@ def configure(
     **options: Any,
 ) -> Config:
     """The configuration that `train` with the same arguments uses."""
+    for name in options:
+        if name in keywords(train):
+            raise InputError(f"{name}: it is no part of a configuration; allowed: in pv.train")
+    with _naming_arguments(configure):
+        return _configure(task, config, like, options, trust_env=trust_env)
+
+
+@contextmanager
+def _naming_arguments(function: Callable[..., Any]) -> Iterator[None]:
+    """Lets the error for an option that is not known suggest the function's own arguments too."""
+    try:
+        yield
+    except UnknownOption as error:
+        raise UnknownOption(error.name, {*error.known, *keywords(function)}) from None
+
+
+def _configure(
+    task: Start | None, config: Start | None, like: RunOrPath | None, options: Mapping[str, Any], *, trust_env: bool
+) -> Config:
     found = []
     if like is not None:
-        folder = open_run(like)
+        folder = open_run(like, "like")
         foreign = not isinstance(like, Run)
         found.append(sources.from_config(folder.config(), f"like: {str(folder.path)!r}", foreign=foreign))
     if config is not None:
@@ -121,6 +153,7 @@ def _source(start: Any) -> sources.Source:
     raise InputError(f"config: {shown(start)} is not allowed; allowed: a Config, a mapping, or the path of a TOML file")
 
 
+@explained
 def resume(
     path: RunOrPath,
     *,
@@ -140,7 +173,8 @@ def resume(
     folder = open_run(path)
     if "env_args" in options:
         options["env_args"] = as_texts(options["env_args"])
-    config = with_values(_trusted_config(path, folder, env, trust_env=trust_env), options)
+    with _naming_arguments(resume):
+        config = with_values(_trusted_config(path, folder, env, trust_env=trust_env), options)
     return _run(config, folder.path, resume=True, log=log, quiet=quiet, callbacks=callbacks)
 
 
@@ -150,6 +184,7 @@ def _run(config: Config, path: Path, *, resume: bool, log: str, quiet: bool, cal
     return run(config, path, progress, resume=resume, log=parse(log), announce=not quiet, callbacks=callbacks)
 
 
+@explained
 def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int | None = None) -> TrainedAgent:
     """The agent of a run's newest checkpoint or of an export, ready to act without replay or environment.
 
@@ -161,10 +196,12 @@ def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int 
     folder = open_run(path)
     config, source = folder.config(), policy_folder(folder)
     agent = load_agent(config, source, device)
-    space = read_native_action_space(source)
-    return TrainedAgent(agent, config.environment, to_frame_of(config.task), space, num_envs)
+    space, parts = read_native_action_space(source), read_observed_parts(source)
+    to_frame = parts.to_frame if parts is not None else to_frame_of(config.task)
+    return TrainedAgent(agent, config.environment, to_frame, space, num_envs)
 
 
+@explained
 def export(path: RunOrPath, out: str | Path, *, format: str = "safetensors") -> Path:
     """Writes a small folder that `load` takes: the newest checkpoint's weights for acting, and the configuration.
 
@@ -176,22 +213,27 @@ def export(path: RunOrPath, out: str | Path, *, format: str = "safetensors") -> 
 
 def export_files(folder: RunFolder, out: str | Path, format: str = "safetensors") -> list[tuple[str, bytes]]:
     """What an export to the new folder `out` consists of; raises where `out` exists or the agent cannot be loaded."""
-    if files.kind(Path(out), "out") is not None or Path(out).is_symlink():
+    if files.kind(target := as_path("out", out), "out") is not None or target.is_symlink():
         raise InputError(f"out: {str(out)!r} exists already; allowed: a new folder")
     # What cannot be loaded is not worth writing.
-    agent = load_agent(folder.config(), source := policy_folder(folder), "cpu")
+    config, source = folder.config(), policy_folder(folder)
+    agent = load_agent(config, source, "cpu")
     contents = [("config.json", files.read(folder.path / "config.json", "run", files.RECORD_BYTES))]
     contents += [(name, checkpoint.read(source, name)) for name in POLICY_FILES]
-    return contents if format == "safetensors" else [*contents, portable_policy(agent, format)]
+    if format == "safetensors":
+        return contents
+    parts = read_observed_parts(source)
+    return [*contents, portable_policy(agent, format, parts, config.environment.frame_stack)]
 
 
 def write_export(out: str | Path, contents: Iterable[tuple[str, bytes]]) -> Path:
     """Makes the new folder `out` with these files and their checksums."""
-    with writing("out", target := Path(out)):
+    with writing("out", target := as_path("out", out)):
         checkpoint.write_new_folder(target, contents)
     return target
 
 
+@explained
 def evaluate(
     path: RunOrPath,
     *,
@@ -216,11 +258,12 @@ def evaluate(
             episodes=played.config.evaluation.eval_episodes,
             seed=played.config.seed,
             step=played.step,
-            watcher=watcher,
-            progress=progress,
+            watcher=as_function("watcher", watcher),
+            progress=as_function("progress", progress),
         )
 
 
+@explained
 def video(
     path: RunOrPath,
     out: str | Path | None = None,
@@ -240,11 +283,12 @@ def video(
     for name, value, most in (("episodes", episodes, MOST_FILMED), ("frames", frames, LARGEST_INT)):
         if not 1 <= coerce(name, int, value) <= most:
             raise InputError(f"{name}: {value} is not allowed; allowed: 1 to {most}")
+    target = as_path("out", out) if out else None
     played = _player(path, env, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
     given = {"episodes": episodes, "seed": played.config.seed, "step": played.step, "limit": frames}
     with torch.no_grad():
         recorder, returns = film(played.agent, played.policy, played.config, **given)
-    target = Path(out) if out else played.folder / "videos" / f"episodes-{episodes}-seed-{played.config.seed}"
+    target = target or played.folder / "videos" / f"episodes-{episodes}-seed-{played.config.seed}"
     with writing("out" if out else "video", target):
         return recorder.save(target), returns
 
@@ -292,14 +336,15 @@ def _trusted_config(run: RunOrPath, folder: RunFolder, env: Factory | None, *, t
     return folder.trusted_config(trust_env=trust_env or isinstance(run, Run), makes_env=env is None)
 
 
-def open_run(run: RunOrPath) -> RunFolder:
-    """The folder of a run or an export."""
+def open_run(run: RunOrPath, field: str = "run") -> RunFolder:
+    """The folder of a run or an export; `field` names the argument in the error."""
     log_to_stderr_by_default()
     if not isinstance(run, Run | str | Path):
-        raise InputError(f"run: {run!r} is not allowed; allowed: what `pv.train` returned, or a run folder")
-    return RunFolder.open(run.path if isinstance(run, Run) else run)
+        raise InputError(f"{field}: {shown(run)} is not allowed; allowed: what `pv.train` returned, or a run folder")
+    return RunFolder.open(run.path if isinstance(run, Run) else run, field)
 
 
+@explained
 def benchmark(
     task: str,
     *,
@@ -310,4 +355,6 @@ def benchmark(
 ) -> measure.Measurement:
     """Times what `train` with the same arguments would do on this machine."""
     log_to_stderr_by_default()
-    return measure.bench(build(task, method=method, preset=preset, **options), repeats=repeats)
+    with _naming_arguments(benchmark):
+        config = build(task, method=method, preset=preset, **options)
+    return measure.bench(config, repeats=coerce("repeats", int, repeats))

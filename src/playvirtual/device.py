@@ -10,11 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, RunError
 from playvirtual.files import available_memory
 
 if TYPE_CHECKING:
     import torch
+
+PARTITION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU's SMs that a process has under MPS
+GPU_EXPECTED = "PLAYVIRTUAL_GPU_EXPECTED"  # set by sweeps for runs that they give a GPU to
+PRODUCTS = ((288, 3136, 512), (800, 3136, 512), (416, 512, 512))  # sizes that have been wrong on a part of the SMs
 
 
 def num_cores() -> int:
@@ -35,12 +39,18 @@ def check_device_name(name: str) -> None:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError."""
+    """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError.
+
+    A run that a sweep gave a GPU to and that cannot see it, as while MPS recovers from a fault, does not go on slowly
+    on the CPU: it fails with a RunError, and the sweep tries it again.
+    """
     import torch
 
     name = str(device)
     check_device_name(name)
     if name == "auto":
+        if not torch.cuda.is_available() and os.environ.get(GPU_EXPECTED):
+            raise RunError("device: the sweep gave this run a GPU, but PyTorch sees none; did it or MPS fail?")
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda"):
         count = torch.cuda.device_count()
@@ -88,12 +98,51 @@ def configure_torch(device: torch.device, precision: str, threads: int = 0) -> N
     """Makes this process compute in a run's precision and, on the CPU, with its number of threads.
 
     It is called before an agent of the run acts or learns. Matrix products and convolutions may use TF32 unless the
-    precision is fp32; bf16 is applied by the agent. With 0 threads the number is PyTorch's own choice.
+    precision is fp32; bf16 is applied by the agent. With 0 threads the number is PyTorch's own choice. A part of a GPU
+    on which matrix products are wrong is an InputError.
     """
     import torch
 
+    _check_partition(device)
+
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     _thread_count.use(threads if device.type == "cpu" else 0)
+
+
+def _check_partition(device: torch.device) -> None:
+    """Raises an InputError if the SMs that this process has under MPS multiply wrongly.
+
+    With CUDA 13.0, cuBLAS's products of bfloat16 are wrong on 72 and on 98 of an H200's 132 SMs, and right on 32, 66
+    and all of them.
+    """
+    import torch
+
+    if device.type != "cuda" or os.environ.get(PARTITION, "100") == "100" or products_are_right(device):
+        return
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    raise InputError(
+        f"{PARTITION}: {os.environ[PARTITION]} leaves {count} SMs, on which matrix products are wrong (a fault of "
+        "cuBLAS); allowed: another part, such as 50 or 25 on an H200, or 100, which is all"
+    )
+
+
+def products_are_right(device: torch.device, rounds: int = 8) -> bool:
+    """Whether products of bfloat16 matrices, with and without a bias, are near those of float32 there."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+    errors = []
+    for rows, inner, columns in PRODUCTS * rounds:
+        sizes = ((rows, inner), (columns, inner), (columns,), (rows, columns))
+        a, w, bias, d = (torch.randn(size, generator=generator, device=device).bfloat16() for size in sizes)
+        exact = a.float() @ w.float().t()
+        pairs = (
+            (torch.addmm(bias, a, w.t()), exact + bias.float()),
+            (a @ w.t(), exact),
+            (d.t() @ a, d.float().t() @ a.float()),
+        )
+        errors += [(found.float() - wanted).norm() / wanted.norm() for found, wanted in pairs]
+    return bool((torch.stack(errors) < 0.02).all())  # NaN is not less; bfloat16 rounds by 0.002
 
 
 def num_threads(device: torch.device) -> int:

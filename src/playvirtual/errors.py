@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires
@@ -60,18 +60,18 @@ def shown_text(text: str) -> str:
 def unknown(kind: str, value: str, allowed: Iterable[str], meant: str | None = None) -> InputError:
     """The error for a name that is not one of `allowed`; it suggests `meant`, or else the closest name."""
     names = sorted(allowed)
-    suggestion = meant or _closest(value, names)
+    suggestion = meant or closest(value, names)
     hint = f"did you mean {suggestion!r}? " if suggestion else ""
     listed = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
     return InputError(f"{kind}: {shown(value)} is not known; {hint}allowed: {listed}")
 
 
-def _closest(value: object, names: list[str]) -> str | None:
-    """The name that differs in case only, else the most similar one, if any is similar."""
+def closest(value: object, names: Sequence[str], cutoff: float = 0.5) -> str | None:
+    """The name that differs in case only, else the most similar one, if one is similar by `cutoff` of 1."""
     if not isinstance(value, str):
         return None
     same = [name for name in names if name.lower() == value.lower()]
-    return next(iter(same or get_close_matches(value, names, n=1, cutoff=0.5)), None)
+    return next(iter(same or get_close_matches(value, names, n=1, cutoff=cutoff)), None)
 
 
 def install_hint(extra: str) -> str:

@@ -72,6 +72,6 @@ def resolve(entry_point: EntryPoint) -> Callable[..., Any]:
 
 
 def check_entry_point(entry_point: EntryPoint) -> None:
-    """Raises an InputError unless it is an object, or text of the form "module:attribute"."""
-    if isinstance(entry_point, str) and not all(entry_point.partition(":")):
+    """Raises an InputError unless it is a class or function, or text of the form "module:attribute"."""
+    if not callable(entry_point) and not (isinstance(entry_point, str) and all(entry_point.partition(":"))):
         raise InputError(f"entry_point: {entry_point!r} is not allowed; allowed: 'module:attribute'")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeGuard
 
-from playvirtual.errors import InputError, shown, shown_text
+from playvirtual.errors import InputError, closest, shown, shown_text
 
 RECORD_BYTES = 2**26  # the largest record (JSON, TOML) that is parsed
 LARGEST_WHOLE = 2**63 - 1
@@ -70,6 +70,16 @@ def listed(folder: Path, field: str) -> list[str]:
         return []
     except (OSError, ValueError) as error:
         raise Unreadable(field, folder, error) from None
+
+
+def nearest(path: Path) -> Path | None:
+    """The path beside one that is not there, with the same ending, whose name is the most similar, if any is."""
+    try:
+        names = {Path(name).stem: name for name in os.listdir(path.parent) if Path(name).suffix == path.suffix}
+    except (OSError, ValueError):
+        return None
+    stem = closest(path.stem, sorted(names))
+    return path.with_name(names[stem]) if stem else None
 
 
 def read(path: Path, field: str, limit: int | None = None) -> bytes:
@@ -160,7 +170,12 @@ def read_record(path: Path, field: str) -> dict[str, Any]:
 
 def read_toml(path: Path, field: str) -> dict[str, Any]:
     """The table in a TOML file."""
-    data = read(path, field, RECORD_BYTES)
+    try:
+        data = read(path, field, RECORD_BYTES)
+    except Missing as error:
+        if (meant := nearest(path)) is None:
+            raise
+        raise InputError(f"{error}; did you mean {shown(meant)}?") from None
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -12,6 +12,44 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from playvirtual.errors import InputError, shown, unknown
 
 LARGEST_INT = 2**31 - 1  # of every whole number: larger ones do not fit where 32 bits count
+
+# What other libraries call it, where that is too far from its name here to be suggested → an option, or an argument of
+# `pv.train` that the command line has as a flag.
+ELSEWHERE = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "buffer_size": "capacity",
+    "replay_size": "capacity",
+    "memory_size": "capacity",
+    "timesteps": "steps",
+    "total_timesteps": "steps",
+    "num_frames": "steps",
+    "epochs": "steps",
+    "episodes": "eval_episodes",
+    "tau": "target_tau",
+    "epsilon": "eval_epsilon",
+    "algo": "method",
+    "algorithm": "method",
+    "agent": "method",
+    "output_dir": "run_dir",
+    "log_dir": "run_dir",
+    "out": "run_dir",
+    "environment": "env",
+    "env_id": "task",
+    "env_name": "task",
+    "verbose": "quiet",
+    "logger": "log",
+    "resolution": "image_size",
+}
+
+
+class UnknownOption(InputError):
+    """A name that no option has; `known` are those that there are."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name, self.known = name, sorted(known)
+        meant = ELSEWHERE.get(name)
+        super().__init__(str(unknown("option", name, self.known, meant if meant in self.known else None)))
 
 
 def option(help: str, *, low: float | None = None, high: float | None = None, default: Any = MISSING) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from playvirtual.agents.agent import make_agent
 from playvirtual.config.build import build
-from playvirtual.config.fit import Fit, choose_size, reasons, value_range
-from playvirtual.config.schema import SIZES, RainbowConfig, from_dict, to_dict
+from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, value_range
+from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig, from_dict, to_dict
 from playvirtual.envs import factories
 from playvirtual.envs.registry import Look
 from playvirtual.errors import InputError
+from playvirtual.options import option
 from playvirtual.study.settings import changes
 from tests.envs.test_own_environments import Dot
 
@@ -213,6 +214,35 @@ def test_a_baseline_keeps_its_own_numbers() -> None:
     for size in ("small", "paper"):
         config = build(DOT, method="otr", size=size)
         assert (config.agent.updates_per_step, config.agent.n_step) == (8.0, 3)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class PatchConfig(AgentConfig):
+    """An agent that extends none of the paper's."""
+
+    hidden: int = option("hidden units", low=1, default=7)
+    patch: int = option("side of a patch of the image", low=1, default=16)
+
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        return {"patch": min(self.patch, side // 2)}
+
+    def fit_reasons(self, config: Config, earned: str) -> list[str]:
+        return [f"patches of {self.patch}: random play earned {earned}"]
+
+
+def test_an_agent_of_ones_own_keeps_its_numbers_and_says_itself_what_it_fits() -> None:
+    config = replace(build(DOT, size="small"), agent=PatchConfig(batch_size=9, updates_per_step=0.3))
+    changes = sized_changes("small", "discrete", 10, config)
+    assert changes["patch"] == 5
+    assert changes["image_size"] == 10
+    assert not changes.keys() & {"hidden", "batch_size", "updates_per_step"}
+    assert reasons(config, on_gpu=False)[-1] == "patches of 16: random play earned nothing"
+
+
+@pytest.mark.parametrize(("side", "pad"), [(8, 2), (64, 4)])
+def test_the_views_of_a_contrastive_loss_fit_the_images(side: int, pad: int) -> None:
+    agent = build(DOT, method="curl", size="small", env_args={"size": side}).agent
+    assert agent.contrast_pad == pad  # type: ignore[attr-defined]
 
 
 def test_every_choice_is_an_option() -> None:

@@ -36,6 +36,24 @@ def test_an_excerpt_is_the_code_of_the_function_without_its_docstring() -> None:
     assert ast.dump(ast.parse(code).body[0]) == ast.dump(expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("λ_cyc · L_cyc", "λ<sub>cyc</sub> · L<sub>cyc</sub>"),
+        ("λ_cyc^max", "λ<sub>cyc</sub><sup>max</sup>"),
+        ("Σ_k d(z_t)", "Σ<sub>k</sub> d(z<sub>t</sub>)"),
+        ("z̃_{t+K−1}, ẑ_t, z′_t", "z̃<sub>t+K−1</sub>, ẑ<sub>t</sub>, z′<sub>t</sub>"),
+        ("up_n_down, docs/a_b, on_step", "up_n_down, docs/a_b, on_step"),
+        ('<a href="x/z_t">z_t</a>', '<a href="x/z_t">z<sub>t</sub></a>'),
+        ("<code>z_t</code>", "<code>z_t</code>"),
+        ("<code>a --env-arg b</code>", '<code>a <span class="flag">--env-arg</span> b</code>'),
+        ("<pre><code>--seed 1 z_t</code></pre> z_t", "<pre><code>--seed 1 z_t</code></pre> z<sub>t</sub>"),
+    ],
+)
+def test_indices_are_lowered_outside_of_code_and_flags_kept_together_within(text: str, shown: str) -> None:
+    assert MARKUP["on_page_content"](text) == shown
+
+
 def test_an_excerpt_of_a_method_names_its_class_and_is_not_indented() -> None:
     shown = MARKUP["excerpt"]("playvirtual.method.virtual", "VirtualTrajectories.project")
     assert shown.startswith("# playvirtual/method/virtual.py: VirtualTrajectories\ndef project(self, z: Tensor)")

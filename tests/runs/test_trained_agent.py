@@ -274,15 +274,13 @@ def test_the_emulators_order_of_sums_is_still_the_mean_over_the_area() -> None:
     assert resized[..., 0].tolist() == [wanted, wanted]
 
 
-def test_a_dict_of_an_image_and_numbers_is_refused_in_one_line_but_not_its_frame(tmp_path: Path) -> None:
+def test_an_agent_of_images_refuses_a_dict_with_more_in_one_line(tmp_path: Path) -> None:
     export = write_export(tmp_path / "agent", "toy/catch")
     agent = pv.load(export, "cpu")
     image = np.zeros(agent.frame_shape[1:], np.uint8)
     seen = {"camera": image, "place": np.zeros(2)}
     for act in (agent.act, agent.as_gym_policy()):
-        with pytest.raises(
-            pv.InputError, match="observation: a dict of camera, place is not allowed, as the bounds of"
-        ):
+        with pytest.raises(pv.InputError, match="observation: a dict of camera, place is not allowed, as this agent"):
             act(seen)
     agent.reset()
     assert agent.act({"camera": image}) in range(3)

@@ -24,7 +24,8 @@ def write_export(path: Path, task: str, **options: Any) -> Path:
     shape = (channels * config.environment.frame_stack, height, width)
     agent = make_agent(config, shape, env.action_space, torch.device("cpu"), seed=config.seed)
     native = getattr(env, "native_action_space", None)
-    contents = policy_files(0, policy_state_dict(agent), shape, env.action_space, native)
+    parts = getattr(env, "observed_parts", None)
+    contents = policy_files(0, policy_state_dict(agent), shape, env.action_space, native, parts)
     env.close()
     write_new_folder(path, [("config.json", json.dumps(to_dict(config)).encode()), *contents.items()])
     return path

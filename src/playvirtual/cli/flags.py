@@ -13,20 +13,10 @@ from playvirtual.config.schema import SIZES, Config
 from playvirtual.config.sources import GROUPS, NAMES
 from playvirtual.envs import import_modules
 from playvirtual.errors import InputError, unknown
-from playvirtual.options import as_text, coerce, leaves
+from playvirtual.options import ELSEWHERE, as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
 # Options that are arguments of the commands themselves, or that follow from others.
-# What an option is called in other libraries, where that is too far from its name here to be suggested.
-ELSEWHERE = {
-    "--lr": "--learning-rate",
-    "--gamma": "--discount",
-    "--buffer-size": "--capacity",
-    "--timesteps": "--steps",
-    "--num-frames": "--steps",
-    "--algo": "--method",
-    "--output-dir": "--run-dir",
-}
 NAMED_ELSEWHERE = (*NAMES, "imports", "env_args", "size", "fitted_to")
 
 
@@ -122,7 +112,8 @@ def first_look(
 def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
     """The error for a flag that `parser` does not have."""
     flag, known = word.partition("=")[0], parser._option_string_actions
-    meant = ELSEWHERE.get(flag)
+    option = ELSEWHERE.get(flag.removeprefix("--").replace("-", "_"), "")
+    meant = f"--{option.replace('_', '-')}"
     return unknown("option", flag, known, meant if meant in known else None)
 
 

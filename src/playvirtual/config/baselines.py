@@ -67,6 +67,9 @@ class CurlRainbowConfig(RainbowConfig):
                 f"contrast_pad: {self.contrast_pad} is not allowed; allowed: less than image_size, {image_size}"
             )
 
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        return {"contrast_pad": min(self.contrast_pad, side // 4)}
+
 
 @dataclass(frozen=True)
 class CurlSacConfig(SacConfig):

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, get_type_hints
 
 from playvirtual import envs
+from playvirtual.calls import explained
 from playvirtual.config import fit, registry
 from playvirtual.config.hyperparameters import DEFAULTS, DMC_CHANGES
 from playvirtual.config.schema import PRESETS, Config, validated, with_defaults
@@ -21,6 +22,7 @@ from playvirtual.options import as_text, leaves
 FITTED = ("size", "fitted_to")  # how settings were fitted to an environment, and to what
 
 
+@explained
 def build(task: str, *, method: str = "playvirtual", preset: str = "paper", **options: Any) -> Config:
     """The configuration of a run of a task that can be played here."""
     if not isinstance(task, str):

@@ -9,12 +9,11 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from playvirtual.config.baselines import CurlRainbowConfig
-from playvirtual.config.hyperparameters import RAINBOW, SAC
-from playvirtual.config.schema import SIZES, Config, RainbowConfig, SacConfig
+from playvirtual.config.hyperparameters import RAINBOW
+from playvirtual.config.schema import SIZES, Config
 from playvirtual.envs.registry import ActionKind, Look
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
@@ -156,9 +155,7 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
         changes |= {"crop_size": image if whole else image - image // 12}
         changes |= {"batch_size": 64, "auxiliary_batch_size": 32, "q_tau": 0.02, "updates_per_step": 0.5}
         changes |= {"temperature_learning_rate": 1e-3}
-    if isinstance(config.agent, CurlRainbowConfig):
-        changes["contrast_pad"] = min(config.agent.contrast_pad, image // 4)
-    return _without_own_numbers(changes, NETWORKS, config)
+    return {**_without_own_numbers(changes, NETWORKS, config), **config.agent.fitted_to_images(image)}
 
 
 def _encoder(size: str, image: int) -> dict[str, Any]:
@@ -191,17 +188,8 @@ def _schedules(steps: int) -> dict[str, Any]:
 
 
 def _without_own_numbers(changes: Mapping[str, Any], networks: Collection[str], config: Config) -> dict[str, Any]:
-    """The changes but for numbers that the method's agent has of its own.
-
-    A baseline keeps those in which it differs from the paper's agent, but not those of its networks, which must fit the
-    images; an agent that is neither Rainbow nor SAC keeps all.
-    """
-    agent = config.agent
-    paper = RAINBOW if isinstance(agent, RainbowConfig) else SAC if isinstance(agent, SacConfig) else None
-    if paper is None:
-        own = {f.name for f in fields(agent)}
-    else:
-        own = {name for name, value in vars(paper).items() if getattr(agent, name) != value} - set(networks)
+    """The changes but for numbers that the method's agent has of its own."""
+    own = config.agent.own_numbers(networks)
     return {name: value for name, value in changes.items() if name not in own}
 
 
@@ -241,15 +229,8 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
         f"{fewer if config.replay.random_steps else ''}, replay of {config.replay.capacity:,} frames (--steps, "
         "--learning-starts, --random-steps, --capacity)"
     )
-    if isinstance(agent, RainbowConfig):
-        earned = f"rewards of up to {fit.largest_reward:g}, {fit.mean_reward:g} per step"
-        clip = config.environment.reward_clip
-        lines.append(
-            f"values within ±{agent.v_max:g} at a discount of {agent.discount:g}: random play earned "
-            f"{earned if fit.largest_reward else 'nothing'}, {f'clipped to ±{clip:g}' if clip else 'not clipped'} "
-            "(--v-max, --discount, --reward-clip)"
-        )
-    return lines
+    earned = f"rewards of up to {fit.largest_reward:g}, {fit.mean_reward:g} per step"
+    return [*lines, *agent.fit_reasons(config, earned if fit.largest_reward else "nothing")]
 
 
 def as_options(given: Mapping[str, Any]) -> tuple[str, int | None, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, get_args
 
+from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
@@ -71,6 +72,7 @@ _samplers: dict[str, EntryPoint] = {}
 _built_in: set[str] = set()
 
 
+@explained
 def register_agent(
     name: str,
     entry_point: EntryPoint,
@@ -115,6 +117,7 @@ def register_agent(
     _agents[name] = spec
 
 
+@explained
 def register_method(
     name: str,
     *,
@@ -127,6 +130,7 @@ def register_method(
     _add(_methods, "method", name, MethodSpec(name, dict(agents), dict(changes or {}), note))
 
 
+@explained
 def register_sampler(name: str, entry_point: EntryPoint) -> None:
     """Makes a sampler of virtual actions known: `--virtual-actions NAME`.
 

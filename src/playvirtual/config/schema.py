@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, asdict, dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from playvirtual.config import registry
 from playvirtual.device import check_device_name
@@ -14,7 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import LARGEST_INT, check_intervals, coerce, leaves, option
+from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option
 
 PRESETS = ("paper", "reference")
 SIZES = ("small", "medium", "paper")
@@ -55,6 +55,8 @@ class ObjectiveConfig:
 class AgentConfig:
     """What training asks of every agent's options; an agent's own options are a subclass."""
 
+    paper_agent: ClassVar[str] = ""  # the name of the paper's agent whose options these extend; "": of none
+
     batch_size: int = option("transitions or sequences per update", low=1)
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
 
@@ -69,10 +71,31 @@ class AgentConfig:
         """About how much memory an update needs at its peak, rather less than more; `latent`: numbers of a state z."""
         return self.batch_size * 2 * image_bytes(observation_shape)
 
+    def own_numbers(self, networks: Collection[str]) -> set[str]:
+        """The options that settings fitted to an environment leave as they are; `networks` are those of networks.
+
+        They are those in which an agent differs from the paper's, but not those of its networks, which must fit the
+        images; for an agent that extends none of the paper's they are all.
+        """
+        if not self.paper_agent:
+            return {f.name for f in fields(self)}
+        paper = registry.agent(self.paper_agent).options_for("")
+        return {f.name for f in fields(paper) if getattr(self, f.name) != getattr(paper, f.name)} - set(networks)
+
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        """Option → value of this agent's own options that must fit images of that side."""
+        return {}
+
+    def fit_reasons(self, config: Config, earned: str) -> list[str]:
+        """Why this agent's options are fitted as they are, a line for each; `earned` says what random play earns."""
+        return []
+
 
 @dataclass(frozen=True)
 class RainbowConfig(AgentConfig):
     """The discrete agent: Rainbow's head on an encoder shared with the auxiliary objective."""
+
+    paper_agent: ClassVar[str] = "rainbow"
 
     channels: tuple[int, ...] = option("channels of the encoder's convolutions", low=1)
     kernel_sizes: tuple[int, ...] = option("their kernel sizes", low=1)
@@ -117,10 +140,19 @@ class RainbowConfig(AgentConfig):
     def check(self, config: Config) -> None:
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
 
+    def fit_reasons(self, config: Config, earned: str) -> list[str]:
+        clip = config.environment.reward_clip
+        return [
+            f"values within ±{self.v_max:g} at a discount of {self.discount:g}: random play earned {earned}, "
+            f"{f'clipped to ±{clip:g}' if clip else 'not clipped'} (--v-max, --discount, --reward-clip)"
+        ]
+
 
 @dataclass(frozen=True)
 class SacConfig(AgentConfig):
     """The continuous agent: SAC on an encoder shared with the auxiliary objective."""
+
+    paper_agent: ClassVar[str] = "sac"
 
     channels: tuple[int, ...] = option("channels of the encoder's convolutions", low=1)
     kernel_sizes: tuple[int, ...] = option("their kernel sizes", low=1)
@@ -299,7 +331,7 @@ def with_defaults(config: Config, values: Mapping[str, Any]) -> Config:
     known = {f.name for f, _, _ in leaves(config)}
     for name in values:
         if name not in known:
-            raise option_of_other_agent(name, config) or unknown("option", name, known)
+            raise option_of_other_agent(name, config) or UnknownOption(name, known)
     changed: Config = _replace(config, values)
     return changed
 

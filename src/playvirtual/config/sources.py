@@ -18,7 +18,7 @@ from playvirtual.config.build import FITTED, complete, defaults, every_option, m
 from playvirtual.config.schema import NOTES, PRESETS, Config, with_defaults
 from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import leaves
+from playvirtual.options import UnknownOption, leaves
 
 NAMES = ("task", "method", "preset")
 DEFAULT_NAMES = {"method": "playvirtual", "preset": "paper"}
@@ -56,8 +56,7 @@ def from_mapping(values: Mapping[Any, Any], where: str = "config") -> Source:
     known = {f.name for f, _ in every_option()}
     for name, value in found.items():
         if name not in known:
-            error = unknown("option", name, known)
-            raise InputError(f"{where}: {error}")
+            raise InputError(f"{where}: {UnknownOption(name, known)}")
         if isinstance(value, Mapping):
             raise InputError(f"{where}: {name}: {shown(value)} is not allowed; allowed: a value, not a table")
     return Source(found, where)

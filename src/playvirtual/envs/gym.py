@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 from playvirtual.envs import gl
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
-from playvirtual.envs.image import CHANNELS, enlarge, image_to_frame
+from playvirtual.envs.image import channels_last, enlarge, image_to_frame
 from playvirtual.envs.modules import refuse_file
 from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
@@ -47,11 +47,11 @@ class GymEnv:
         self.numbers = self._parts.count if self._parts is not None else 0  # beside the image
         self.action_space = _action_space(task, env.action_space)
         self.native_action_space = env.action_space
+        self.observed_parts = self._parts.describe() if self._parts is not None else None
         self._observation: Any = None
         self.time_limit = _time_limit(env)
         self.action_names = getattr(env.unwrapped, "action_names", ())
-        self._shape: tuple[int, ...] | None = None  # of every image, known from the first
-        self._highest = int(self._parts.image_space.high.max(initial=0)) if self._parts is not None else 255
+        self._shape: tuple[int, ...] | None = None  # of every image that it renders, known from the first
         with in_one_task_line(task, "be reset"):
             self.reset(0)
         with in_one_task_line(task, "be drawn"):
@@ -70,11 +70,9 @@ class GymEnv:
         return EnvStep(float(reward), bool(terminated), bool(terminated or truncated))
 
     def frame(self) -> Frames:
-        channels, *size = self.frame_shape
-        frame = image_to_frame(self._image(), (channels - self.numbers, *size))
-        if self._parts is None or not self.numbers:
-            return frame
-        return np.concatenate([frame, self._parts.planes(self._observation, size[0])])
+        if self._parts is None:
+            return image_to_frame(self._image(), self.frame_shape)
+        return self._parts.frame(self._observation, self.frame_shape)
 
     def render(self) -> Frames:
         image = self._image()
@@ -85,21 +83,15 @@ class GymEnv:
 
     def _image(self) -> Frames:
         """(H, W, C), C = 1 or 3, at the environment's own size."""
-        parts = self._parts
-        image = np.asarray(self._env.render()) if parts is None else parts.image(self._observation)
+        if self._parts is not None:
+            return self._parts.image(self._observation)
+        image = np.asarray(self._env.render())
         if image.dtype != np.uint8 or not is_image_shape(image.shape):
             raise InputError(f"task: the image of {self._task!r} is {image.dtype} of shape {image.shape}; {ALLOWED}")
-        self._shape = self._shape or (image.shape if parts is None else parts.image_space.shape)
+        self._shape = self._shape or image.shape
         if image.shape != self._shape:
             raise InputError(f"task: the image of {self._task!r} has shape {image.shape}; allowed: {self._shape}")
-        if self._highest < 255 and image.max(initial=0) > self._highest:
-            raise InputError(
-                f"task: the image of {self._task!r} has the value {image.max()}; allowed: 0 to {self._highest}, as its "
-                "observation space says"
-            )
-        if image.ndim == 2:
-            return image[..., None]
-        return image if image.shape[2] in CHANNELS else image.transpose(1, 2, 0)
+        return channels_last(image)
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> int:

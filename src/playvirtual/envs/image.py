@@ -92,28 +92,38 @@ def image_to_frame(image: Frames, frame_shape: tuple[int, int, int]) -> Frames:
     return channels_first(resize_area(image, frame_shape[1]))
 
 
+def channels_last(image: Frames) -> Frames:
+    """(H, W), (H, W, C) or (C, H, W) as (H, W, C)."""
+    if image.ndim == 2:
+        return image[..., None]
+    return image if image.shape[2] in CHANNELS else image.transpose(1, 2, 0)
+
+
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """A value as an array; None for what is none: lists of different lengths, a tensor on a GPU."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    return array if array.dtype != object else None
+
+
 def as_image(observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
     """A raw observation as (H, W, C), or, where it has the frame's own shape and needs nothing more, as it is."""
     if isinstance(observation, Mapping) and len(observation) == 1:
         (observation,) = observation.values()
     if isinstance(observation, Mapping):
         raise InputError(
-            f"observation: a dict of {', '.join(map(str, observation))} is not allowed, as the bounds of its numbers "
-            f"are not kept with a trained agent; allowed: the frame of its image and numbers, uint8 of shape "
-            f"{frame_shape}, or pv.evaluate, which has the environment"
+            f"observation: a dict of {', '.join(map(str, observation))} is not allowed, as this agent has learned from "
+            "images alone; allowed: its image"
         )
-    try:
-        image = np.asarray(observation)
-    except (TypeError, ValueError):  # lists of different lengths, a tensor on a GPU
-        image = np.empty(0, object)
-    if image.dtype == np.uint8 and image.shape == frame_shape:
+    image = as_array(observation)
+    if image is not None and image.dtype == np.uint8 and image.shape == frame_shape:
         return image
-    channels_last = image[..., None] if image.ndim == 2 else image
-    if channels_last.ndim == 3 and channels_last.shape[2] not in CHANNELS:
-        channels_last = channels_last.transpose(1, 2, 0)
-    is_image = image.dtype == np.uint8 and channels_last.ndim == 3 and channels_last.size > 0
-    if is_image and (channels_last.shape[2], frame_shape[0]) in ((1, 1), (3, 3), (3, 1)):
-        return channels_last
-    found = f"{image.dtype} of shape {image.shape}" if image.dtype != object else shown(observation)
+    if image is not None and image.dtype == np.uint8 and image.ndim in (2, 3) and image.size > 0:
+        found = channels_last(image)
+        if (found.shape[2], frame_shape[0]) in ((1, 1), (3, 3), (3, 1)):
+            return found
+    kind = f"{image.dtype} of shape {image.shape}" if image is not None else shown(observation)
     images = {1: "(H, W), (H, W, 1), (H, W, 3), or ", 3: "(H, W, 3), (3, H, W), or "}.get(frame_shape[0], "")
-    raise InputError(f"observation: {found} is not allowed; allowed: uint8 of shape {images}{frame_shape}")
+    raise InputError(f"observation: {kind} is not allowed; allowed: uint8 of shape {images}{frame_shape}")

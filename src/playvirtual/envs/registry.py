@@ -17,11 +17,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from playvirtual.calls import explained
 from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.image import ToFrame, newest_to_frame
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, shown, unknown
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
 ActionKind = Literal["discrete", "continuous"]
@@ -69,6 +70,7 @@ BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
 
+@explained
 def register_env(
     name: str,
     make: MakeEnv | None = None,
@@ -100,6 +102,8 @@ def register_env(
     if make is None:
         check_entry_point(entry_point)
     else:
+        if not callable(make):
+            raise InputError(f"make: {shown(make)} of {name!r} is not allowed; allowed: a function of a task's name")
         _check_tasks(name, tasks, actions)
         new = EnvFamily(
             tasks=None if tasks is None else tuple(tasks),

@@ -65,6 +65,7 @@ class SyncVectorEnv:
         self.action_space = envs[0].action_space
         # What the simulator's own `step` takes, where that is another space than the agent's.
         self.native_action_space = getattr(envs[0], "native_action_space", self.action_space)
+        self.observed_parts = getattr(envs[0], "observed_parts", None)  # of observations that are a Dict, described
         self.action_names: Sequence[str] = getattr(envs[0], "action_names", ())
         self._envs = list(envs)
         self._action_repeat = action_repeat

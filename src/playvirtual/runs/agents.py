@@ -25,6 +25,7 @@ from playvirtual.envs.env import (
     describe_space,
     space_from_description,
 )
+from playvirtual.envs.observations import ObservedParts, parts_from_description
 from playvirtual.errors import InputError, out_of_memory, shown, shown_text
 from playvirtual.options import LARGEST_INT, leaves
 from playvirtual.runs import checkpoint
@@ -47,14 +48,18 @@ def policy_files(
     observation_shape: Sequence[int],
     action_space: ActionSpace,
     native_action_space: NativeSpace | None = None,
+    observed_parts: Mapping[str, Any] | None = None,
 ) -> dict[str, Content]:
     """The files that `load_agent` needs: the policy weights and the shapes they belong to.
 
-    `native_action_space` is the environment's own, where that is another one than the agent's.
+    `native_action_space` is the environment's own, where that is another one than the agent's. `observed_parts`
+    describes observations that are a Dict of an image and vectors, see `ObservedParts.describe`.
     """
     record = {"step": step, "observation_shape": list(observation_shape), "actions": describe_space(action_space)}
     if native_action_space is not None and native_action_space != action_space:
         record["native_actions"] = describe_native_space(native_action_space)
+    if observed_parts is not None:
+        record["observed_parts"] = observed_parts
     return {
         WEIGHTS: to_bytes(dict(weights)),
         RECORD: (json.dumps(record, indent=2) + "\n").encode(),
@@ -158,6 +163,11 @@ def read_native_action_space(path: Path) -> NativeSpace:
     return _read_record(path).native_action_space
 
 
+def read_observed_parts(path: Path) -> ObservedParts | None:
+    """The image and the vectors of the environment's observations, where these are a Dict."""
+    return _read_record(path).observed_parts
+
+
 def read_step(path: Path) -> int:
     """The global step at which the agent was saved."""
     return _read_record(path).step
@@ -170,6 +180,7 @@ class PolicyRecord(NamedTuple):
     observation_shape: tuple[int, int, int]
     action_space: ActionSpace
     native_action_space: NativeSpace  # the environment's own
+    observed_parts: ObservedParts | None  # of observations that are a Dict
 
 
 def _read_record(path: Path) -> PolicyRecord:
@@ -184,7 +195,9 @@ def _read_record(path: Path) -> PolicyRecord:
         native = (
             _native_space(files.as_record(record["native_actions"]), space) if "native_actions" in record else space
         )
-        return PolicyRecord(step, (c, h, w), space, native)
+        described = record.get("observed_parts")
+        parts = None if described is None else parts_from_description(files.as_record(described))
+        return PolicyRecord(step, (c, h, w), space, native, parts)
     except InputError:
         raise
     except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from playvirtual import envs, files
 from playvirtual.config.schema import Config, differences, from_dict, to_dict
-from playvirtual.errors import InputError, shown, unknown
+from playvirtual.errors import InputError, closest, shown, unknown
 from playvirtual.files import Unreadable
 from playvirtual.runs import checkpoint
 from playvirtual.runs.atomic_io import LOCK, make_folder, write_atomic
@@ -54,9 +54,16 @@ def _run_below(folder: Path) -> Path | None:
 
 
 def _builtin_meant(name: str) -> str | None:
-    """The built-in agent whose name was given without its beginning, or as its task."""
-    full = f"{BUILTIN_PREFIX}{name.replace('/', '-')}"
-    return full if full in builtin_agents() else None
+    """The built-in agent whose name was given without its beginning, or as its task, or nearly so."""
+    names = [full.removeprefix(BUILTIN_PREFIX) for full in builtin_agents()]
+    meant = closest(name.replace("/", "-"), names)
+    return f"{BUILTIN_PREFIX}{meant}" if meant else None
+
+
+def _run_beside(path: Path) -> Path | None:
+    """The run folder, or the first one below a folder, whose name is nearly that of a path that is not there."""
+    beside = files.nearest(path)
+    return _run_below(beside) if beside is not None else None
 
 
 class RunFolder:
@@ -154,7 +161,7 @@ class RunFolder:
             if not there and str(path).startswith(BUILTIN_PREFIX):
                 raise unknown("agent", str(path), builtin_agents())
             what = "is not a run folder (it has no config.json)" if there else "is not there"
-            meant = _run_below(folder.path) if there else _builtin_meant(str(path))
+            meant = _run_below(folder.path) if there else _run_beside(folder.path) or _builtin_meant(str(path))
             hint = f"did you mean {shown(meant)}? " if meant else ""
             raise InputError(
                 f"{field}: {shown(str(path))} {what}; {hint}"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from playvirtual.config.schema import Config, to_dict
 from playvirtual.config.sources import to_toml
-from playvirtual.errors import InputError, install_hint, unknown
+from playvirtual.errors import InputError, install_hint, shown, unknown
 from playvirtual.messages import logger as messages
 from playvirtual.options import leaves
 
@@ -36,6 +36,8 @@ class Logger(Protocol):
 
 def parse(text: str) -> tuple[str, ...]:
     """ "none", or names separated by commas; a logger whose package is not installed is refused."""
+    if not isinstance(text, str):
+        raise InputError(f"log: {shown(text)} is not allowed; allowed: none, {', '.join(KINDS)}")
     names = tuple(name for name in text.split(",") if name not in ("", "none"))
     for name in names:
         if name not in KINDS:

@@ -13,19 +13,21 @@ from playvirtual.agents.agent import Agent, ResamplesNoise
 from playvirtual.envs.env import EnvironmentConfig, Flags, NativeSpace, to_native
 from playvirtual.envs.image import ToFrame
 from playvirtual.envs.vector import FrameStack
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
+from playvirtual.options import coerce
 
 
 class TrainedAgent:
     """Acts on what an environment shows, without that environment: resizes, makes gray and stacks frames itself.
 
     An observation is what the simulator gives: an image (H, W, 3), (H, W) or (3, H, W) of uint8 of any size, or
-    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. A dict of an image
-    and vectors is refused, as the bounds of its numbers are not recorded; the frame that is made of both is taken. An
-    action is what the environment's own `step` takes: a whole number for a Discrete space, an array within the bounds
-    of a Box.
+    MinAtar's `state()`. For an environment without image observations it is what `render()` returns. An agent that has
+    learned from a Dict of an image and vectors takes that dict, with each part of the type and shape that the
+    environment declares. An action is what the environment's own `step` takes: a whole number for a Discrete space, an
+    array within the bounds of a Box.
 
     With `num_envs` it plays that many environments side by side: observations and actions are sequences of so many.
+    Dicts may be one dict of such sequences, as Gymnasium's vector environments return it.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class TrainedAgent:
 
     def reset(self, which: Sequence[int] | Flags | None = None) -> None:
         """Forgets the frames of the episode that has ended; with `which`, indices or flags, of these environments."""
-        self._stack.clear(range(self.num_envs or 1) if which is None else which)
+        self._stack.clear(range(self.num_envs or 1) if which is None else self._checked_envs(which))
 
     def act(self, observation: Any, explore: bool = False) -> Any:
         """The action for one observation, or `num_envs` of them for as many; the frames before it are remembered.
@@ -71,8 +73,7 @@ class TrainedAgent:
         """
         if self.num_envs is None:
             return self._choose([0], [[observation]], explore)[0]
-        self._check_count(observation)
-        actions = self._choose(range(self.num_envs), [[each] for each in observation], explore)
+        actions = self._choose(range(self.num_envs), [[each] for each in self._each(observation)], explore)
         return np.asarray(actions)
 
     def as_gym_policy(self, action_repeat: int | None = None, *, explore: bool = False) -> GymPolicy:
@@ -92,9 +93,36 @@ class TrainedAgent:
         actions = self.unwrapped.act(observations, explore=explore).cpu().numpy()
         return [to_native(np.asarray(action), self.action_space) for action in actions]
 
-    def _check_count(self, observations: Any) -> None:
-        if self.num_envs is not None and len(observations) != self.num_envs:
-            raise InputError(f"observation: {len(observations)} are given; allowed: {self.num_envs}, one of each env")
+    def _each(self, observations: Any) -> Sequence[Any]:
+        """The observation of every environment."""
+        if self.num_envs is None:
+            return [observations]
+        if not isinstance(observations, Mapping):
+            self._check_count("observation:", observations)
+            return list(observations)
+        for name, values in observations.items():
+            self._check_count(f"observation: of {name!r}", values)
+        return [{name: values[n] for name, values in observations.items()} for n in range(self.num_envs)]
+
+    def _checked_envs(self, which: Sequence[int] | Flags) -> npt.NDArray[Any]:
+        """Indices or flags of environments that there are."""
+        chosen, count = np.asarray(which), self.num_envs or 1
+        if chosen.dtype == np.bool_:
+            fits = chosen.shape == (count,)
+        else:
+            fits = chosen.dtype.kind in "iu" and chosen.ndim == 1 and bool(((chosen >= 0) & (chosen < count)).all())
+        if not fits and chosen.size:
+            allowed = f"allowed: a flag for each of {count}, or indices below {count}"
+            raise InputError(f"which: {shown(which)} is not allowed; {allowed}")
+        return chosen
+
+    def _check_count(self, what: str, values: Any) -> None:
+        try:
+            count = len(values)
+        except TypeError:  # a number
+            count = 0
+        if count != self.num_envs:
+            raise InputError(f"{what} {count} are given; allowed: {self.num_envs}, one of each env")
 
 
 class GymPolicy:
@@ -104,7 +132,7 @@ class GymPolicy:
     """
 
     def __init__(self, agent: TrainedAgent, action_repeat: int, *, explore: bool = False) -> None:
-        if action_repeat < 1:
+        if coerce("action_repeat", int, action_repeat) < 1:
             raise InputError(f"action_repeat: {action_repeat} is not allowed; allowed: 1 or more")
         self._agent, self._action_repeat, self._explore = agent, action_repeat, explore
         count = agent.num_envs or 1
@@ -124,8 +152,7 @@ class GymPolicy:
     def __call__(self, observation: Any) -> Any:
         """The action for the environment's next frame; with `num_envs` the actions of all of them."""
         single = self._agent.num_envs is None
-        self._agent._check_count(observation)
-        for index, each in enumerate([observation] if single else observation):
+        for index, each in enumerate(self._agent._each(observation)):
             seen = each if isinstance(each, Mapping) else np.array(each)
             self._seen[index] = [*self._seen[index][-1:], seen]
         due = np.flatnonzero(self._frames % self._action_repeat == 0).tolist()

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from playvirtual import files
 from playvirtual.api import RunOrPath, evaluate, export_files, open_run, write_export
+from playvirtual.calls import explained
 from playvirtual.config.build import train_command
 from playvirtual.config.schema import Config
 from playvirtual.runs.agents import load_agent, policy_folder, read_native_action_space, read_step
@@ -34,6 +35,7 @@ class Score(NamedTuple):
         return f"{np.mean(self.returns):.2f} +/- {np.std(self.returns):.2f}"
 
 
+@explained
 def export_with_card(
     path: RunOrPath,
     out: str | Path,

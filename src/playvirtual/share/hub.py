@@ -12,6 +12,7 @@ from typing import Any
 
 from playvirtual import files
 from playvirtual.api import RunOrPath, export, open_run
+from playvirtual.calls import as_path, explained
 from playvirtual.errors import InputError, install_hint, shown, shown_text
 from playvirtual.files import RECORD_BYTES
 from playvirtual.runs.agents import POLICY_FILES, WEIGHTS
@@ -25,6 +26,7 @@ MOST_BYTES = 2**31  # of the weights of a foreign agent
 LOG_IN = "allowed: after `hf auth login`, or with a token in the variable HF_TOKEN"
 
 
+@explained
 def push(
     path: RunOrPath,
     repo: str,
@@ -40,6 +42,8 @@ def push(
     """
     hub = _client()
     folder = open_run(path)
+    with _in_one_line(repo):
+        hub.utils.validate_repo_id(repo)
     if hub.get_token() is None:
         raise InputError(f"hub: not logged in; {LOG_IN}")
     if folder.is_export and files.is_file(folder.path / CARD, "run"):
@@ -63,6 +67,7 @@ def _upload(hub: Any, folder: Path, repo: str, *, private: bool) -> str:
     return str(address)
 
 
+@explained
 def pull(repo: str, out: str | Path, *, revision: str | None = None) -> Path:
     """Downloads the agent of the repository `user/name` into the new folder `out`, which `load` and `evaluate` take.
 
@@ -70,7 +75,7 @@ def pull(repo: str, out: str | Path, *, revision: str | None = None) -> Path:
     safetensors, and what cannot be loaded is not written. No environment is made.
     """
     hub = _client()
-    if files.kind(Path(out), "out") is not None:
+    if files.kind(as_path("out", out), "out") is not None:
         raise InputError(f"out: {str(out)!r} exists already; allowed: a new folder")
     with tempfile.TemporaryDirectory() as scratch:
         with _in_one_line(repo):

@@ -45,7 +45,12 @@ def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str,
     weights, env = policy_state_dict(trainer.agent), trainer.env
     return [
         *policy_files(
-            trainer.global_step, weights, env.observation_shape, env.action_space, env.native_action_space
+            trainer.global_step,
+            weights,
+            env.observation_shape,
+            env.action_space,
+            env.native_action_space,
+            env.observed_parts,
         ).items(),
         (STATE_TREE, json.dumps(record).encode()),
         (STATE, to_bytes(tensors)),

@@ -28,6 +28,7 @@ class TrainingEnv:
         self.vector_env = envs.make(config.task, 1, training=True, config=config.environment)
         self.frame_shape, self.action_space = self.vector_env.frame_shape, self.vector_env.action_space
         self.native_action_space = getattr(self.vector_env, "native_action_space", self.action_space)
+        self.observed_parts = getattr(self.vector_env, "observed_parts", None)
         depth, repeat_first = config.environment.frame_stack, config.environment.stack_fill == "repeat"
         self._stack = FrameStack(1, depth, self.frame_shape, repeat_first=repeat_first)
         channels, height, width = self.frame_shape

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from playvirtual.config.build import build
+from playvirtual.device import GPU_EXPECTED
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.study.engines import local, mps
@@ -90,6 +91,7 @@ def test_runs_that_share_a_gpu_get_a_daemon_that_ends_with_them(tmp_path, contro
     children = [environment(each) for each in started]
     [pipe] = {child["CUDA_MPS_PIPE_DIRECTORY"] for child in children}
     assert [child["CUDA_VISIBLE_DEVICES"] for child in children] == ["0", "1", "0"]
+    assert [child[GPU_EXPECTED] for child in children] == ["1"] * 3
     assert Path(children[0]["CUDA_MPS_LOG_DIRECTORY"]).is_dir()
     engine.stop()
     assert control.read_text().splitlines() == [

@@ -1,4 +1,7 @@
-"""On a GPU under MPS: a run that has a part of the SMs computes what one that has all of them computes."""
+"""On a GPU under MPS: a run on a part of the SMs computes as one on all of them does, or is refused.
+
+cuBLAS of CUDA 13.0 multiplies bfloat16 wrongly on 72 and on 98 of an H200's 132 SMs; `device.configure_torch` notices.
+"""
 
 import os
 import subprocess
@@ -42,9 +45,13 @@ def test_kernels_agree_with_pytorch(daemon: mps.Daemon, percentage: int) -> None
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-@pytest.mark.parametrize("percentage", [100, 56, 50, 25])
+@pytest.mark.parametrize("percentage", [100, 75, 56, 50, 25])
 @pytest.mark.parametrize("method", ["spr", "playvirtual"])
-def test_no_loss_becomes_infinite(daemon: mps.Daemon, percentage: int, method: str, tmp_path: Path) -> None:
+def test_a_run_has_finite_losses_or_is_refused(
+    daemon: mps.Daemon, percentage: int, method: str, tmp_path: Path
+) -> None:
     command = ("playvirtual", "train", "atari/pong", "--method", method, "--run-dir", str(tmp_path / "run"), *SHORT)
     done = with_a_part(daemon, percentage, *command)
-    assert done.returncode == 0, done.stderr[-3000:]
+    refused = f"error: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {percentage} leaves" in done.stderr
+    assert done.returncode == 0 or refused, done.stderr[-3000:]
+    assert not (refused and percentage == 100)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from playvirtual.device import num_cores
+from playvirtual.device import GPU_EXPECTED, num_cores
 from playvirtual.errors import InputError, writing
 from playvirtual.runs import jsonl
 from playvirtual.runs.atomic_io import make_folder
@@ -92,6 +92,7 @@ class LocalEngine:
             self._daemon, self._mps = mps_daemon.start(self._mps, self.gpus), "off"
         gpu = self._idlest_gpu()
         if gpu is not None:
+            environment[GPU_EXPECTED] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = self._daemon.visible(gpu) if self._daemon else self.gpus[gpu]
         if self._daemon:
             environment |= self._daemon.environment
