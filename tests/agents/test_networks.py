@@ -45,6 +45,13 @@ def test_kernels_that_do_not_fit_are_named() -> None:
         RainbowEncoder((1, 4, 4), (8,), (8,), (1,), latent=0)
 
 
+def test_an_encoder_subtracts_the_background_and_a_dark_one_changes_nothing() -> None:
+    shades = [RainbowEncoder((1, 4, 4), (8,), (3,), (1,), latent=5, background=shade) for shade in (0.0, 0.75)]
+    shades[1].load_state_dict(shades[0].state_dict())
+    images = torch.rand(3, 1, 4, 4)
+    assert torch.equal(shades[1](images), shades[0](images - 0.75))
+
+
 @pytest.mark.parametrize("rows", [1, 4, 40])
 def test_noisy_layer_equals_its_definition(rows: int) -> None:
     torch.manual_seed(0)

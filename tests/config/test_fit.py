@@ -6,10 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from playvirtual.agents.agent import make_agent
 from playvirtual.config.build import build
 from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, value_range
 from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig, from_dict, to_dict
@@ -29,6 +33,7 @@ FITS = st.builds(
     st.integers(0, 64),
     st.sampled_from([0.001, 0.5, 1.0, 25.0, 1e6]),
     st.sampled_from([0.0, 1.5e-5, 0.012, 3.0]),
+    st.sampled_from([0.0, 0.07, 0.5, 1.0]),
 )
 PAID = Fit((1, 8, 8), 4, 5_000, largest_reward=1.0, mean_reward=1.0)
 
@@ -54,6 +59,7 @@ def test_rewards_are_recorded_in_three_digits() -> None:
         "9x9x3 images, 4 actions, x",
         "9x9x3 images, 4 actions, 5 steps, rewards to 1.1.1, 0 a step",
         "9x9x3 images, 4 actions, 5 steps, rewards to 1e999, 0 a step",
+        "9x9x3 images, 4 actions, 5 steps, background 2",
     ],
 )
 def test_a_forged_record_is_refused(text: str) -> None:
@@ -77,10 +83,12 @@ def test_images_and_device_decide_the_size(shape: tuple[int, int, int], on_gpu: 
 def test_a_small_environment_gets_small_networks_with_reasons() -> None:
     config = build(DOT, env_args={"size": 12, "actions": 3}, steps=4_000)
     assert isinstance(config.agent, RainbowConfig)
-    assert (config.size, config.environment.image_size, config.agent.channels) == ("small", 12, (16,))
+    assert (config.size, config.environment.image_size, config.agent.channels) == ("small", 12, (32,))
     assert (config.objective.M, config.replay.learning_starts, config.objective.i_end) == ("1A", 100, 2_000)
     said = reasons(config, on_gpu=False)
     assert said[0] == "size small: images are 12×12"
+    assert "stacks of 2 to see motion" in said[1]
+    assert "stacks of 1 (" in reasons(build(DOT, frame_stack=1), on_gpu=False)[1]
     assert "as asked for; small would fit" in reasons(build(DOT, size="paper"), on_gpu=False)[0]
 
 
@@ -119,11 +127,11 @@ def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:
     config = build(task, steps=4_000)
     assert isinstance(config.agent, RainbowConfig)
     assert config.fitted_to.endswith("4000 steps, rewards to 0.5, 0.5 a step")
-    assert (config.agent.v_max, config.agent.discount, config.replay.random_steps) == (17.0, 0.97, 2_000)
+    assert (config.agent.v_max, config.agent.discount, config.replay.random_steps) == (10.0, 0.95, 3_000)
     said = reasons(config, on_gpu=False)
-    assert "first 100 at random, ever fewer random actions in the next 2,000" in said[-2]
+    assert "first 100 at random, ever fewer random actions in the next 3,000" in said[-2]
     assert said[-1].startswith(
-        "values within ±17 at a discount of 0.97: random play earned rewards of up to 0.5, 0.5 per step, clipped to ±1"
+        "values within ±10 at a discount of 0.95: random play earned rewards of up to 0.5, 0.5 per step, clipped to ±1"
     )
     paper = build(task, size="paper")
     assert (paper.agent.v_max, paper.agent.discount, paper.replay.random_steps) == (50.0, 0.99, 0)  # type: ignore[attr-defined]
@@ -131,9 +139,60 @@ def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:
     assert build(DOT, method="otr", size="small").replay.random_steps == 0  # it has an ε of its own
 
 
+class Bright(Dot):
+    """A bright image, and beside it a number that is shown as a dark plane."""
+
+    def __init__(self, with_number: bool = False) -> None:
+        super().__init__()
+        self.shade, self.with_number = 204, with_number
+        if with_number:
+            number = spaces.Box(0, 1, (1,), np.float32)
+            self.image_shape = self.observation_space.shape
+            self.observation_space = spaces.Dict({"camera": self.observation_space, "number": number})
+
+    def _shown(self) -> Any:
+        if not self.with_number:
+            return np.full(self.observation_space.shape, self.shade, np.uint8)
+        return {"camera": np.full(self.image_shape, self.shade, np.uint8), "number": np.zeros(1, np.float32)}
+
+    def reset(self, **options: Any) -> Any:
+        return self._shown(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._shown(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("with_number", [False, True])
+@pytest.mark.parametrize("method", ["playvirtual", "curl", "otr"])
+def test_a_bright_background_is_subtracted_with_a_reason(method: str, with_number: bool) -> None:
+    config = build(factories.task_of(Bright), method=method, env_args={"with_number": with_number})
+    assert config.agent.background == 0.8  # type: ignore[attr-defined]
+    assert config.fitted_to.endswith(", background 0.8")
+    assert "less their background's shade, 0.8, stacks of 2" in reasons(config, on_gpu=False)[1]
+    shape = (2 + 2 * with_number, 6, 6)
+    agent = make_agent(config, shape, spaces.Discrete(2), torch.device("cpu"), 1)
+    assert agent.encoder.background == 0.8  # type: ignore[attr-defined]
+    assert build(DOT, method=method).agent.background == 0.0  # type: ignore[attr-defined]
+
+
 def test_a_small_latent_has_room_for_two_things_in_one_image() -> None:
     agents = [build(DOT, size=size).agent for size in ("small", "medium")]
-    assert [(a.latent, a.adam_eps, a.updates_per_step) for a in agents] == [(128, 1e-8, 1.0), (128, 1e-8, 0.5)]  # type: ignore[attr-defined]
+    assert [(a.latent, a.adam_eps, a.updates_per_step) for a in agents] == [(128, 1e-8, 2.0)] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_few_steps_are_learned_from_by_short_returns_little_noise_and_two_frames(size: str) -> None:
+    config = build(DOT, size=size)
+    assert isinstance(config.agent, RainbowConfig)
+    assert (config.agent.n_step, config.agent.noisy_sigma, config.agent.learning_rate) == (3, 0.1, 5e-4)
+    assert config.environment.frame_stack == 2
+    paper = build(DOT, size="paper")
+    assert (paper.agent.n_step, paper.agent.noisy_sigma, paper.environment.frame_stack) == (10, 0.5, 4)  # type: ignore[attr-defined]
+    assert build(DOT, method="curl", size=size).agent.n_step == 20  # type: ignore[attr-defined]
+
+
+def test_tasks_of_atari_keep_their_stack_at_every_size() -> None:
+    assert build_recorded("atari/pong", size="small")["environment"]["frame_stack"] == 4
 
 
 def test_many_actions_do_not_multiply_the_virtual_trajectories() -> None:

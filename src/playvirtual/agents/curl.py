@@ -53,7 +53,13 @@ class CurlRainbow(Rainbow):
         # Dynamics models predict rescaled states, so the encoder's are rescaled where there is one.
         rescaled = bool(config.objective.K)
         return RainbowEncoder(
-            self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent, rescaled=rescaled
+            self.observation_shape,
+            c.channels,
+            c.kernel_sizes,
+            c.strides,
+            c.latent,
+            rescaled=rescaled,
+            background=c.background,
         )
 
     def _make_head(self) -> DuelingHead:

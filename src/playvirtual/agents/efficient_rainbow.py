@@ -33,7 +33,13 @@ class EfficientRainbow(Rainbow):
         # Dynamics models predict rescaled states, so the encoder's are rescaled where there is one.
         rescaled = bool(config.objective.K)
         encoder = RainbowEncoder(
-            self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent, rescaled=rescaled
+            self.observation_shape,
+            c.channels,
+            c.kernel_sizes,
+            c.strides,
+            c.latent,
+            rescaled=rescaled,
+            background=c.background,
         )
         return encoder.apply(xavier_uniform)
 

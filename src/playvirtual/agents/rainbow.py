@@ -74,7 +74,8 @@ class Rainbow:
 
     def _make_encoder(self, config: Config) -> RainbowEncoder:
         c = self.config
-        return RainbowEncoder(self.observation_shape, c.channels, c.kernel_sizes, c.strides, c.latent)
+        shape, background = self.observation_shape, c.background
+        return RainbowEncoder(shape, c.channels, c.kernel_sizes, c.strides, c.latent, background=background)
 
     def _make_head(self) -> DuelingHead | QHead:
         c = self.config

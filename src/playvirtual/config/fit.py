@@ -19,7 +19,8 @@ from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 
 SMALL_SIDE = 20  # pixels: images up to this side are seen as they are, by one convolution
-DISCOUNT = 0.97  # of small and medium sizes: they look about 33 steps ahead
+DISCOUNT = 0.95  # of small and medium sizes: they look about 20 steps ahead
+FRAMES = 2  # in a stack, for discrete actions of small and medium sizes: they show motion, and cost less than four
 BETTER = 2.0  # times what random play earns, which values have room for
 SIDES = {"small": 32, "medium": 48}  # to which larger images are reduced
 MOST_VIRTUAL = {"small": 16, "medium": 16, "paper": 36}  # trajectories per sample; 2A of Atari's 18 actions is 36
@@ -47,34 +48,38 @@ class Fit:
     numbers: int = 0  # beside an image, each a plane of a frame
     largest_reward: float = 0.0  # of random play, in size, as all of these
     mean_reward: float = 0.0  # per step
+    background: float = 0.0  # the shade of most pixels, from 0 to 1
 
     def __str__(self) -> str:
         """As a run's config.json records it, so that its settings can be found again without the environment."""
         c, h, w = self.shape
         numbers = f", {self.numbers} numbers" if self.numbers else ""
         rewards = f", rewards to {self.largest_reward:g}, {self.mean_reward:g} a step" if self.largest_reward else ""
-        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps{rewards}"
+        background = f", background {self.background:g}" if self.background else ""
+        return f"{h}x{w}x{c} images{numbers}, {self.num_actions} actions, {self.steps} steps{rewards}{background}"
 
     @classmethod
     def parse(cls, text: str) -> Fit:
         """The inverse of `str`."""
         seen = r"(\d{1,5})x(\d{1,5})x(\d{1,4}) images(?:, (\d{1,4}) numbers)?, (\d{1,7}) actions, (\d{1,10}) steps"
         paid = r"(?:, rewards to (\d[\d.e+-]{0,9}), (\d[\d.e+-]{0,9}) a step)?"
-        found = re.fullmatch(seen + paid, text)
-        *sizes, largest, mean = found.groups("0") if found is not None else ["0"] * 8
+        shaded = r"(?:, background (1|0\.\d{1,2}))?"
+        found = re.fullmatch(seen + paid + shaded, text)
+        *sizes, largest, mean, background = found.groups("0") if found is not None else ["0"] * 9
         h, w, c, numbers, actions, steps = map(int, sizes)
         if 0 in (h, w, c, actions, steps):
             raise InputError(
                 f"fitted_to: {shown(text)} is not allowed; allowed: text such as '{cls((3, 12, 12), 4, 50_000)}'"
             )
-        return cls((c, h, w), actions, steps, numbers, _as_reward(largest), _as_reward(mean))
+        rewards = _as_reward(largest), _as_reward(mean)
+        return cls((c, h, w), actions, steps, numbers, *rewards, float(background))
 
     @classmethod
     def of(cls, look: Look, steps: int) -> Fit:
-        """The rewards of random play are kept in three digits."""
+        """The rewards of random play are kept in three digits, the background's shade in two places."""
         sizes = [abs(reward) for reward in look.rewards if math.isfinite(reward)] or [0.0]
         largest, mean = (float(f"{size:.3g}") for size in (max(sizes), sum(sizes) / len(sizes)))
-        return cls(look.shape, look.num_actions, steps, look.numbers, largest, mean)
+        return cls(look.shape, look.num_actions, steps, look.numbers, largest, mean, round(look.background, 2))
 
     @property
     def side(self) -> int:
@@ -107,8 +112,9 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
     if kind == "discrete":
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
         changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
+        changes["background"] = fit.background
         if size != "paper" and not hasattr(config.agent, "epsilon_end"):  # which explores by random actions itself
-            changes["random_steps"] = fit.steps // 2
+            changes["random_steps"] = fit.steps * 3 // 4
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
@@ -116,6 +122,8 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
         return changes
     image = fit.side if fit.side <= SMALL_SIDE else min(fit.side, SIDES[size])
     changes |= sized_changes(size, kind, image, config)
+    if kind == "discrete":
+        changes["frame_stack"] = FRAMES
     frame = (fit.shape[0] + fit.numbers) * image**2
     return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // frame))}
 
@@ -139,9 +147,8 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
     changes |= _encoder(size, image)
     if kind == "discrete":
         changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
-        changes |= {"K": 3 if size == "small" else 4, "n_step": 5, "adam_eps": 1e-8}
-        changes |= {"learning_rate": 1e-3 if size == "small" else 5e-4}
-        changes |= {"updates_per_step": 1.0 if size == "small" else 0.5}
+        changes |= {"K": 3, "n_step": 3, "noisy_sigma": 0.1}
+        changes |= {"learning_rate": 5e-4, "adam_eps": 1e-8, "updates_per_step": 2.0}
     else:
         whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
         changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
@@ -153,7 +160,7 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
 
 def _encoder(size: str, image: int) -> dict[str, Any]:
     if image <= SMALL_SIDE:
-        layers: tuple[tuple[int, ...], ...] = ((16,), (3,), (1,)) if image > 3 else ((16,), (1,), (1,))
+        layers: tuple[tuple[int, ...], ...] = ((32,), (3,), (1,)) if image > 3 else ((32,), (1,), (1,))
     elif size == "small":
         layers = ((16, 32), (4, 3), (2, 2))
     else:
@@ -205,9 +212,12 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
     if fit.numbers:
         colours += f" with {fit.numbers} planes for the numbers beside the image"
     lines = [f"size {config.size}: {why}"]
+    if background := getattr(agent, "background", 0.0):
+        colours += f" less their background's shade, {background:g}"
+    motion = " to see motion" if shown.frame_stack > 1 else ""
     lines.append(
-        f"frames {shown.image_size}×{shown.image_size} {colours}, stacks of {shown.frame_stack} (--image-size, "
-        "--grayscale, --frame-stack)"
+        f"frames {shown.image_size}×{shown.image_size} {colours}, stacks of {shown.frame_stack}{motion} (--image-size, "
+        "--grayscale, --background, --frame-stack)"
     )
     lines.append(
         f"K = {config.objective.K}, M = {config.objective.M}: {fit.num_actions} actions; batches of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, MISSING, asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from playvirtual.config import registry
@@ -124,6 +124,8 @@ class RainbowConfig(AgentConfig):
     priority_beta_start: float = option("β of the importance weights at the first step", low=0, high=1)
     priority_beta_end: float = option("β after priority_beta_steps", low=0, high=1)
     priority_beta_steps: int = option("steps over which β grows", low=1)
+    _: KW_ONLY  # agents that extend this one have options without a default
+    background: float = option("shade, from 0 to 1, that is subtracted from pixels", low=0, high=1, default=0.0)
 
     def lookahead(self, K: int) -> int:
         return max(K, self.n_step)

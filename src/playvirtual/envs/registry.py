@@ -251,6 +251,7 @@ class Look:
     shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
     numbers: int = 0  # beside the image
     rewards: tuple[float, ...] = ()  # of random play with discrete actions, where settings are fitted to them
+    background: float = 0.0  # the median shade of its first image, from 0 to 1, likewise
 
 
 @cache
@@ -261,8 +262,9 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
         numbers = getattr(env, "numbers", 0)
         if not isinstance(space, spaces.Discrete):
             return Look("continuous", space.shape[0], shape, numbers)
-        rewards = _random_rewards(env) if env_family(task).fitted else ()
-    return Look("discrete", int(space.n), shape, numbers, rewards)
+        if not env_family(task).fitted:
+            return Look("discrete", int(space.n), shape, numbers)
+        return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
 
 
 def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
@@ -277,6 +279,15 @@ def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
             reward, _, done = env.step(np.asarray(env.action_space.sample()))
             rewards.append(reward)
     return tuple(reward for reward in rewards if math.isfinite(reward))
+
+
+def _background(env: SingleEnv, numbers: int) -> float:
+    """The median shade of the first image, from 0 to 1; 0 where there is none."""
+    with suppress(Exception, SystemExit):  # what fails here fails in the run too, whose error says when and where
+        env.reset(0)
+        image = env.frame()[: env.frame_shape[0] - numbers]
+        return float(np.median(image)) / 255
+    return 0.0
 
 
 def _make_plain(task: str, env_args: tuple[str, ...]) -> SingleEnv:

@@ -28,7 +28,8 @@ def random_crop(
         images = crop(images, offsets, size, source)
     elif source is not None:
         images = images[source]
-    floats = images.to(torch.get_default_dtype()) / 255.0 * factor[:, None, None, None]
+    # In place: fresh memory for each result was a third of the cost of an update with images of 48 × 48 on a CPU.
+    floats = images.to(torch.get_default_dtype()).div_(255.0).mul_(factor[:, None, None, None])
     return to_depth(floats, space_to_depth) if space_to_depth > 1 else floats
 
 

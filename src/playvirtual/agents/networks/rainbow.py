@@ -17,7 +17,10 @@ FEW = 16  # rows: for fewer it costs more to concatenate weights than to use the
 
 
 class RainbowEncoder(nn.Module):
-    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; outputs are rescaled to [0, 1] if asked for."""
+    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; outputs are rescaled to [0, 1] if asked for.
+
+    `background` is subtracted from pixels: where most of an image has one bright shade, states would look alike else.
+    """
 
     def __init__(
         self,
@@ -28,9 +31,10 @@ class RainbowEncoder(nn.Module):
         latent: int,
         *,
         rescaled: bool = True,
+        background: float = 0.0,
     ) -> None:
         super().__init__()
-        self.rescaled = rescaled
+        self.rescaled, self.background = rescaled, background
         c = frame_shape[0]
         height, width = output_size(frame_shape[1:], kernel_sizes, strides)
         self.convs = nn.ModuleList()
@@ -44,6 +48,8 @@ class RainbowEncoder(nn.Module):
         self.size = latent or c * height * width
 
     def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
+        if self.background:
+            x = x - self.background
         for conv in self.convs:
             x = conv_relu(x, conv)
         z = x if self.fc is None else self.fc(x.flatten(1))
