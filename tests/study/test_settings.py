@@ -12,7 +12,7 @@ import playvirtual as pv
 from playvirtual.config.build import build
 from playvirtual.config.schema import to_dict
 from playvirtual.errors import InputError
-from playvirtual.study.settings import changes
+from playvirtual.study.settings import changes, other_results
 from playvirtual.study.sweep.grids import Job
 from playvirtual.study.sweep.sweep import Changed, state
 from tests.study.toys import CATCH
@@ -31,6 +31,21 @@ def test_the_envs_of_an_evaluation_matter_where_its_actions_are_random(
     task: str, options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     assert changes(to_dict(build(task, **options))) == changed
+
+
+def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The record of a version that did not have these options yet."""
+    inner = {name: without(value, *names) if isinstance(value, dict) else value for name, value in record.items()}
+    return {name: value for name, value in inner.items() if name not in names}
+
+
+def test_a_run_from_before_an_option_has_its_default() -> None:
+    names = ("background", "random_steps", "env_args", "stop_at_score")
+    for task in ("minatar/breakout", "toy/reach"):
+        earlier = without(to_dict(build(task)), *names)
+        assert other_results(earlier, build(task)) == []
+        assert other_results(earlier, build(task, random_steps=50)) == ["random_steps: 0 → 50"]
+        assert other_results(without(earlier, "K"), build(task))[0].startswith("K: absent → ")
 
 
 @pytest.mark.parametrize(("epsilon", "same"), [(0.5, False), (0.0, True)])

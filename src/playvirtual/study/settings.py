@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,39 +20,28 @@ RUN_NAMES = frozenset(("task", "method", "preset", "seed", "fitted_to"))
 SPEED_ONLY = frozenset(
     ("agent_kind", "device", "threads", "compile", "log_every", "checkpoint_every", "video_at_evaluation", "imports")
 )
-# The values of options that runs of earlier versions do not have.
-ADDED: dict[str, Any] = {
-    "encoder_from": "",
-    "backward_prediction": False,
-    "env_args": [],
-    "size": "",
-    "fitted_to": "",
-    "init_from": "",
-    "stop_at_score": None,
-    "random_steps": 0,
-}
 OTHER_RUNS = ("encoder_from", "init_from")  # options that name another run
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Option → plain value of a configuration as `to_dict` or config.json has it, without its groups."""
-    fields: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in record.items():
         if name in NOTES:
             continue
         if isinstance(value, Mapping):
-            fields |= flat(value)
+            found |= flat(value)
         else:
-            fields[name] = list(value) if isinstance(value, tuple) else value
-    return fields
+            found[name] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
-def speed_only(fields: Mapping[str, Any]) -> frozenset[str]:
+def speed_only(options: Mapping[str, Any]) -> frozenset[str]:
     """The options that change no number of a run with these values.
 
     An evaluation draws the random actions of its envs in turn: the number of envs matters unless `eval_epsilon` is 0.
     """
-    return SPEED_ONLY if fields.get("eval_epsilon") else SPEED_ONLY | {"eval_envs"}
+    return SPEED_ONLY if options.get("eval_epsilon") else SPEED_ONLY | {"eval_envs"}
 
 
 def changes(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +81,7 @@ def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:
 
     `config.differences`, for a run that is resumed, is stricter: all options must be those that it was started with.
     """
-    before, after = {**ADDED, **flat(finished)}, flat(to_dict(wanted))
+    before, after = {**_defaults_of_options(wanted), **flat(finished)}, flat(to_dict(wanted))
     # Only the setting of the other run counts: both may have been moved to another folder.
     before, after = ({**c, **{name: origin(str(c[name])) for name in OTHER_RUNS}} for c in (before, after))
     return [
@@ -99,6 +89,17 @@ def other_results(finished: Mapping[str, Any], wanted: Config) -> list[str]:
         for name, value in after.items()
         if name not in speed_only(after) and before.get(name, "absent") != value
     ]
+
+
+def _defaults_of_options(config: Any) -> dict[str, Any]:
+    """Option → its class' default, which the runs of versions that did not have the option yet are taken to have."""
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        if is_dataclass(value := getattr(config, field.name)):
+            found |= _defaults_of_options(value)
+        elif field.default is not MISSING:
+            found[field.name] = list(field.default) if isinstance(field.default, tuple) else field.default
+    return found
 
 
 def origin(run: str) -> str:
