@@ -21,7 +21,7 @@ SAID = {
     "OtherShape": "task: the image of 'gym/foreign:OtherShape-v0' has shape (12, 10, 1); allowed: (10, 10, 1)",
     "OtherType": "task: the image of 'gym/foreign:OtherType-v0' is float32 of shape (10, 10, 1); allowed: uint8",
     "OtherRange": "task: the image of 'gym/foreign:OtherRange-v0' has the value 9; allowed: 0 to 1, as its observation",
-    "NoImage": "task: the image of 'gym/foreign:NoImage-v0' is object of shape (); allowed: uint8",
+    "NoImage": "task: the image of 'gym/foreign:NoImage-v0' is no array; allowed: uint8",
     "OldStep": "environment: 'gym/foreign:OldStep-v0' failed at frame 1 of an episode, with the action ",
     "RejectsActions": "environment: 'gym/foreign:RejectsActions-v0' failed at frame ",
     "RaisesInReset": "environment: 'gym/foreign:RaisesInReset-v0' failed at frame 0 of an episode, in reset(seed=",

@@ -70,7 +70,8 @@ def largest_error(device: str, limit: float = 3.0, betas: tuple[float, float] = 
             if p.grad is not None:
                 for name in ("exp_avg", "exp_avg_sq", "step"):
                     one, other = adams[0].state[p][name], adams[1].state[q][name]
-                    errors.append(float((one - other).abs().max() / one.abs().max()))
+                    # With a limit of 0 the moments are 0.
+                    errors.append(float((one - other).abs().max() / one.abs().max().clamp_min(1e-30)))
         errors += [abs(float(norms[0][name] - norms[1][name])) / (1 + float(norms[0][name])) for name in norms[0]]
     return worst(errors)
 
