@@ -99,3 +99,11 @@ def test_the_kernel_for_hopper_makes_the_same_crops_there() -> None:
 def test_other_devices_and_whole_pixels_are_left_to_triton() -> None:
     assert not crop_hopper.usable(torch.device("cpu"), (9, 100, 100), 84, 2)
     assert not crop_hopper.usable(torch.device("cuda"), (9, 100, 100), 84, 1)
+
+
+def test_the_images_are_not_changed() -> None:
+    images = torch.full((2, 1, 4, 4), 255.0)  # floats, which need no conversion
+    assert torch.equal(
+        random_crop(images, None, 4, None, torch.tensor([1.0, 0.5]), 1)[:, 0, 0, 0], torch.tensor([1, 0.5])
+    )
+    assert torch.equal(images, torch.full((2, 1, 4, 4), 255.0))

@@ -29,7 +29,7 @@ def random_crop(
     elif source is not None:
         images = images[source]
     # In place: fresh memory for each result was a third of the cost of an update with images of 48 × 48 on a CPU.
-    floats = images.to(torch.get_default_dtype()).div_(255.0).mul_(factor[:, None, None, None])
+    floats = images.to(torch.get_default_dtype(), copy=True).div_(255.0).mul_(factor[:, None, None, None])
     return to_depth(floats, space_to_depth) if space_to_depth > 1 else floats
 
 
