@@ -128,7 +128,7 @@ def check_intervals(config: Any) -> None:
 
 def _interval(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
-        return f"{low:.10g} to {high:.10g}"
+        return f"{low:.10g}" if low == high else f"{low:.10g} to {high:.10g}"
     return f"{low:g} or more" if low is not None else f"{high:g} or less" if high is not None else "a finite number"
 
 

@@ -126,8 +126,8 @@ def test_batches_are_drawn_uniformly() -> None:
     [
         ("toy/reach", {"crop_size": 10}, "crop_size: 10 is not allowed; allowed: image_size, 12, since shifts keep it"),
         ("toy/reach", {"views": 0}, "views: 0 is not allowed; allowed: 1 or more"),
-        ("toy/catch", {"atoms": 51}, "atoms: 51 is not allowed; allowed: 1 to 1"),
-        ("toy/catch", {"noisy_sigma": 0.1}, "noisy_sigma: 0.1 is not allowed; allowed: 0 to 0"),
+        ("toy/catch", {"atoms": 51}, "atoms: 51 is not allowed; allowed: 1$"),
+        ("toy/catch", {"noisy_sigma": 0.1}, "noisy_sigma: 0.1 is not allowed; allowed: 0$"),
         ("toy/catch", {"views": 2}, "option: 'views' is not one of toy/catch, which has discrete actions"),
     ],
 )

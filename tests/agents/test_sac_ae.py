@@ -128,7 +128,7 @@ def test_an_update_moves_everything_and_logs_both_losses() -> None:
     [
         ({"latent_weight": -1}, "latent_weight: -1.0 is not allowed; allowed: 0 or more"),
         ({"encoder_from": "runs/a"}, "encoder_from: 'runs/a' is not allowed with sac-ae, whose own loss trains"),
-        ({"views": 2}, "option: 'views' is not one of the agent sac-ae; allowed: with drq-sac"),
+        ({"views": 2}, "option: 'views' is not one of the agent sac-ae; allowed: with drq-sac \\(method drq\\)"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -201,6 +201,14 @@ def test_single_options_have_the_last_word() -> None:
     assert (found["epsilon_end"], found["eval_epsilon"], found["learning_starts"]) == (0.01, 0.001, 2_000)
 
 
+def test_an_option_of_other_agents_is_refused_by_what_the_user_may_choose() -> None:
+    """An agent of its method's name is named alone, another one with the method that picks it."""
+    message = "option: 'epsilon_end' is not one of the agent der; allowed: with otr, drq-dqn (method drq)"
+    with pytest.raises(InputError) as raised:
+        build("atari/pong", method="der", epsilon_end=0.1)
+    assert str(raised.value) == message
+
+
 @pytest.mark.parametrize("method", ["der", "otr"])
 def test_continuous_actions_are_refused(method: str) -> None:
     with pytest.raises(InputError, match=f"method: '{method}' is not for 'toy/reach' with continuous actions; allowed"):
@@ -212,7 +220,10 @@ def test_continuous_actions_are_refused(method: str) -> None:
     [
         ({"epsilon_end": 1.5}, "epsilon_end: 1.5 is not allowed; allowed: 0 to 1"),
         ({"epsilon_decay_steps": 0}, "epsilon_decay_steps: 0 is not allowed; allowed: 1 or more"),
-        ({"contrast_size": 3}, "option: 'contrast_size' is not one of the agent otr; allowed: with curl-rainbow"),
+        (
+            {"contrast_size": 3},
+            r"option: 'contrast_size' is not one of the agent otr; allowed: with curl-rainbow \(method curl\)",
+        ),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

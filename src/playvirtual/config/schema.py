@@ -345,13 +345,19 @@ def option_of_other_agent(name: str, config: Config, shown: str | None = None) -
     if not others:
         return None
     kinds = sorted({kind for spec in others for kind in spec.actions} - own.actions)
-    agents = ", ".join(spec.name for spec in others)
+    agents = ", ".join(_with_method(spec.name) for spec in others)
     if not kinds:
         return InputError(f"option: {(shown or name)!r} is not one of the agent {own.name}; allowed: with {agents}")
     return InputError(
         f"option: {(shown or name)!r} is not one of {config.task}, which has {' or '.join(sorted(own.actions))} "
         f"actions; allowed: on tasks with {' or '.join(kinds)} ones"
     )
+
+
+def _with_method(agent: str) -> str:
+    """An agent's name, and where no method has the same name, the first method that picks it."""
+    methods = [spec.name for spec in registry.methods() if agent in spec.agents.values()]
+    return agent if agent in methods or not methods else f"{agent} (method {methods[0]})"
 
 
 def _replace(config: Any, values: Mapping[str, Any]) -> Any:
