@@ -79,6 +79,36 @@ def test_updates_and_acting_can_be_captured(
             trainer.agent.act(observations, explore=True)
 
 
+@pytest.mark.parametrize(("method", "updates_per_step"), [("der", 1), ("otr", 8)])
+def test_exploration_and_target_updates_step_by_step(method: str, updates_per_step: int) -> None:
+    """Learning starts in step 10 and the target network is copied every 3 steps: after steps 12, 15, 18, …
+
+    OTR's ε is 1 in step 10, where it begins to fall, 0.1 from step 20 on, and 0.09 lower in each step between them.
+    """
+    exploration = {"epsilon_end": 0.1, "epsilon_decay_steps": 10} if method == "otr" else {}
+    given = {"updates_per_step": updates_per_step, "target_period": 3 * updates_per_step, "n_step": 3}
+    config = pv.build(
+        "toy/catch", method=method, device="cpu", steps=24, learning_starts=10, hidden=8, **given, **exploration
+    )
+    copied, epsilons, updates = [], [], []
+    with closing(Trainer(config)) as trainer:
+        agent: Any = trainer.agent
+        for step in range(1, 25):
+            before = agent.target_encoder.convs[0].weight.clone()
+            trainer.train(1)
+            updates.append(trainer.learner.updates)
+            epsilons.append(float(agent.epsilon) if exploration else None)
+            after = agent.target_encoder.convs[0].weight
+            if not torch.equal(before, after):
+                assert torch.equal(after, agent.encoder.convs[0].weight)
+                copied.append(step)
+    assert updates == [0] * 9 + [updates_per_step * n for n in range(1, 16)]
+    assert copied == [12, 15, 18, 21, 24]
+    if exploration:
+        falling = [1.0, 0.91, 0.82, 0.73, 0.64, 0.55, 0.46, 0.37, 0.28, 0.19]  # steps 10 to 19
+        assert epsilons == pytest.approx([1.0] * 9 + falling + [0.1] * 5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{task}-{method}" for task, method, _ in RUNS])
 def test_a_resumed_run_equals_an_uninterrupted_one(
@@ -108,8 +138,13 @@ LEARNS: list[tuple[str, str, dict[str, Any], float]] = [
     ("toy/reach", "sac-ae", {"steps": 850, "learning_starts": 250}, 20.0),
     ("toy/reach", "curl", {"steps": 1_000, "learning_starts": 250}, 18.0),
     ("toy/reach", "drq", {"steps": 700, "learning_starts": 250}, 20.0),
+    ("minatar/breakout", "der", {"steps": 8_000}, 2.0),
+    ("minatar/breakout", "otr", {"steps": 8_000, "updates_per_step": 0.5, "epsilon_decay_steps": 3_000}, 2.0),
+    ("minatar/breakout", "curl", {"steps": 8_000}, 2.0),
+    ("minatar/breakout", "drq", {"steps": 8_000, "epsilon_decay_steps": 3_000}, 2.0),
 ]
-UNTRAINED = {"toy/catch": -0.5, "toy/reach": 15.0}  # what no untrained agent reaches
+UNTRAINED = {"toy/catch": -0.5, "toy/reach": 15.0, "minatar/breakout": 1.0}  # what no untrained agent reaches
+QUICK = ("toy/catch", "der"), ("toy/catch", "drq"), ("toy/reach", "drq")
 
 
 @pytest.mark.parametrize(("task", "method"), [(task, method) for task, method, _, _ in LEARNS])
@@ -118,6 +153,7 @@ def test_an_untrained_agent_fails(task: str, method: str) -> None:
     shape, space = {
         "toy/catch": ((1, 10, 10), spaces.Discrete(3)),
         "toy/reach": ((3, 12, 12), spaces.Box(-1.0, 1.0, (2,), np.float32)),
+        "minatar/breakout": ((4, 10, 10), spaces.Discrete(3)),
     }[task]
     agent = make_agent(config, shape, space, torch.device("cpu"), seed=1)
     policy = AsyncPolicy(agent)
@@ -127,10 +163,7 @@ def test_an_untrained_agent_fails(task: str, method: str) -> None:
 @pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize(
     ("task", "method", "options", "trained"),
-    [
-        pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=[] if row[1] in ("der", "drq") else pytest.mark.long)
-        for row in LEARNS
-    ],
+    [pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=[] if row[:2] in QUICK else pytest.mark.long) for row in LEARNS],
 )
 def test_it_learns(task: str, method: str, options: dict[str, Any], trained: float, tmp_path: Path) -> None:
     given = {**options, "eval_every": 0, "eval_episodes": 60, "device": "cpu", "quiet": True}
