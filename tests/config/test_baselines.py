@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import playvirtual
 from playvirtual.config.baselines import METHODS
 from playvirtual.config.build import build
 from playvirtual.config.schema import from_dict, to_dict
@@ -230,3 +233,34 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         build("atari/pong", method="otr", **options)
     assert "\n" not in str(raised.value)
+
+
+# Its numbers and its registration, its row in the studies, the title of its column and the colour of its curve.
+NAMED_IN = {
+    "config/baselines.py",
+    "study/sweep/experiments.py",
+    "study/report/score_tables.py",
+    "study/report/plots.py",
+}
+PUBLISHED = "published/__init__.py"  # the columns of the paper's Atari table
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [
+        (r"\bDER\b|\"der\"|\bDer[A-Z]", {"agents/efficient_rainbow.py", PUBLISHED}),
+        (r"\botr\b|\bOtr|\bOTR", {"agents/efficient_rainbow.py", PUBLISHED}),
+        (r"\bcurl|\bCurl|\bCURL", {"agents/curl.py", "agents/networks/contrastive.py", PUBLISHED}),
+        # Its DQN is the ε-greedy Rainbow that OTR has as well.
+        (r"\bdrq|\bDrq|\bDrQ|\bDRQ", {"agents/drq.py", "agents/efficient_rainbow.py", PUBLISHED}),
+        (r"\bsac[-_]ae|\bSacAe|\bSAC\+AE|\bSAC_AE", {"agents/sac_ae.py"}),
+    ],
+    ids=["der", "otr", "curl", "drq", "sac-ae"],
+)
+def test_the_files_that_know_a_baseline(names: str, own: set[str]) -> None:
+    """The loop, the replay buffer, run folders, the command line, exports and benchmarks know the contract alone."""
+    root = Path(playvirtual.__file__).parent
+    found = {
+        path.relative_to(root).as_posix() for path in root.rglob("*.py") if re.search(names, path.read_text("utf-8"))
+    }
+    assert found == NAMED_IN | own
