@@ -309,10 +309,12 @@ def test_progress_counts_the_episodes_that_ended_and_all_steps() -> None:
 
 
 class Recorded:
-    """The vector envs that evaluations make."""
+    """The vector envs that evaluations make, those of Atari and DMControl in two worker processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[VectorEnv] = []
+        for module in (envs.registry, evaluation):
+            monkeypatch.setattr(module, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
 
         def make(task: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
             self.made.append(envs.make(task, num_envs, training=training, config=config))
@@ -332,40 +334,34 @@ def swing(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(
-    ("task", "options", "policy", "num_envs"),
-    [
-        ("atari/breakout", {"max_episode_frames": 300}, first_action, 16),
-        ("dmc/cartpole-swingup", {"max_episode_frames": 80}, swing, 2),
-    ],
+    ("task", "frames", "policy"), [("atari/breakout", 400, first_action), ("dmc/cartpole-swingup", 80, swing)]
 )
 def test_worker_processes_stay_for_the_next_evaluation_and_change_nothing(
-    task: str, options: dict[str, int], policy: Policy, num_envs: int, monkeypatch: pytest.MonkeyPatch
+    task: str, frames: int, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    config, recorded = build(task, **options, eval_envs=num_envs), Recorded(monkeypatch)
+    config, recorded = build(task, max_episode_frames=frames, eval_envs=2), Recorded(monkeypatch)
     with closing(Evaluator(config)) as evaluator:
-        kept = [evaluator.evaluate(policy, episodes=num_envs, seed=1, step=step) for step in (1, 2, 1)]
+        kept = [evaluator.evaluate(policy, episodes=3, seed=1, step=step) for step in (1, 2, 1)]
         assert len(recorded.made) == 1
         processes = [worker.process for worker in recorded.made[0]._workers]  # type: ignore[attr-defined]
         assert len(processes) == 2
         assert all(process.poll() is None for process in processes)
     assert all(process.poll() == 0 for process in processes)
     assert kept[0] == kept[2] != kept[1]
-    assert kept[1] == evaluate(policy, config, episodes=num_envs, seed=1, step=2)
+    assert kept[1] == evaluate(policy, config, episodes=3, seed=1, step=2)
 
 
 def test_worker_processes_of_an_interrupted_evaluation_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    config, recorded = build("atari/breakout", max_episode_frames=100, eval_envs=16), Recorded(monkeypatch)
+    config, recorded = build("atari/breakout", max_episode_frames=100, eval_envs=3), Recorded(monkeypatch)
     with closing(Evaluator(config)) as evaluator:
-        whole = evaluator.evaluate(first_action, episodes=16, seed=1)
+        whole = evaluator.evaluate(first_action, episodes=3, seed=1)
         with pytest.raises(ZeroDivisionError):
-            evaluator.evaluate(lambda o: np.zeros(len(o) // 0, np.int64), episodes=16, seed=1)
+            evaluator.evaluate(lambda o: np.zeros(len(o) // 0, np.int64), episodes=3, seed=1)
         assert recorded.made[0]._workers == []  # type: ignore[attr-defined]  # closed
-        assert evaluator.evaluate(first_action, episodes=16, seed=1) == whole
-        assert len(evaluator.evaluate(first_action, episodes=17, seed=1)) == 17
-        assert len(evaluator.evaluate(first_action, episodes=8, seed=1)) == 8
-    assert [env.num_envs for env in recorded.made] == [16, 16, 8]  # fewer episodes need fewer environments
+        assert evaluator.evaluate(first_action, episodes=3, seed=1) == whole
+        assert len(evaluator.evaluate(first_action, episodes=4, seed=1)) == 4
+        assert len(evaluator.evaluate(first_action, episodes=2, seed=1)) == 2
+    assert [env.num_envs for env in recorded.made] == [3, 3, 2]  # fewer episodes need fewer environments
 
 
 def test_environments_of_this_process_are_made_anew_for_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
