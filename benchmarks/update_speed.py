@@ -102,6 +102,7 @@ def count_flops(row: Row, device: str) -> float:
     kernels.use_fused(False)  # the counter sees PyTorch's own operators alone
     try:
         with closing(Trainer(config)) as trainer:
+            torch.backends.cudnn.benchmark = False  # a search in fp32 takes minutes on DMControl and counts nothing
             trainer.train(FLOP_FILL - 1)
             pattern, total = trainer.agent.update_pattern, 0
             # One of each kind: a period can have thousands of updates, one of them with a copy to a target network.

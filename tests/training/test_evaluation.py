@@ -11,10 +11,19 @@ from gymnasium import spaces
 
 from playvirtual import envs
 from playvirtual.config.build import build
-from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames
+from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, VectorEnv
 from playvirtual.envs.vector import EnvStep, SyncVectorEnv
 from playvirtual.method import BoxActions, DiscreteActions
-from playvirtual.training.evaluation import WatchedStep, evaluate, evaluation_policy, evaluation_seeds, play_episodes
+from playvirtual.training import evaluation
+from playvirtual.training.evaluation import (
+    Evaluator,
+    Policy,
+    WatchedStep,
+    evaluate,
+    evaluation_policy,
+    evaluation_seeds,
+    play_episodes,
+)
 from playvirtual.training.training_env import TrainingEnv
 from tests.training.scripted_env import DISCRETE, Episode, frame_of, scripted_tasks
 
@@ -297,3 +306,66 @@ def test_progress_counts_the_episodes_that_ended_and_all_steps() -> None:
     play_episodes(chase, env, CONFIG, list(range(5)), progress=lambda ended, steps: told.append((ended, steps)))
     assert len(told) == 27
     assert [told[at] for at in (0, 7, 8, 17, 26)] == [(0, 2), (0, 16), (2, 18), (4, 36), (5, 45)]
+
+
+class Recorded:
+    """The vector envs that evaluations make, those of Atari and DMControl in two worker processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[VectorEnv] = []
+        for module in (envs.registry, evaluation):
+            monkeypatch.setattr(module, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
+
+        def make(task: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
+            self.made.append(envs.make(task, num_envs, training=training, config=config))
+            return self.made[-1]
+
+        monkeypatch.setattr(evaluation, "make", make)
+
+
+def first_action(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Looks at the images, so that games which are drawn differently are played differently."""
+    return observations.reshape(len(observations), -1).sum(1, dtype=np.int64) % 4
+
+
+def swing(observations: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    brightness = observations.reshape(len(observations), -1).mean(1, dtype=np.float64)
+    return np.sin(1000 * brightness).astype(np.float32)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("task", "frames", "policy"), [("atari/breakout", 400, first_action), ("dmc/cartpole-swingup", 80, swing)]
+)
+def test_worker_processes_stay_for_the_next_evaluation_and_change_nothing(
+    task: str, frames: int, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, recorded = build(task, max_episode_frames=frames, eval_envs=2), Recorded(monkeypatch)
+    with closing(Evaluator(config)) as evaluator:
+        kept = [evaluator.evaluate(policy, episodes=3, seed=1, step=step) for step in (1, 2, 1)]
+        assert len(recorded.made) == 1
+        processes = [worker.process for worker in recorded.made[0]._workers]  # type: ignore[attr-defined]
+        assert len(processes) == 2
+        assert all(process.poll() is None for process in processes)
+    assert all(process.poll() == 0 for process in processes)
+    assert kept[0] == kept[2] != kept[1]
+    assert kept[1] == evaluate(policy, config, episodes=3, seed=1, step=2)
+
+
+def test_worker_processes_of_an_interrupted_evaluation_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, recorded = build("atari/breakout", max_episode_frames=100, eval_envs=3), Recorded(monkeypatch)
+    with closing(Evaluator(config)) as evaluator:
+        whole = evaluator.evaluate(first_action, episodes=3, seed=1)
+        with pytest.raises(ZeroDivisionError):
+            evaluator.evaluate(lambda o: np.zeros(len(o) // 0, np.int64), episodes=3, seed=1)
+        assert recorded.made[0]._workers == []  # type: ignore[attr-defined]  # closed
+        assert evaluator.evaluate(first_action, episodes=3, seed=1) == whole
+        assert len(evaluator.evaluate(first_action, episodes=4, seed=1)) == 4
+        assert len(evaluator.evaluate(first_action, episodes=2, seed=1)) == 2
+    assert [env.num_envs for env in recorded.made] == [3, 3, 2]  # fewer episodes need fewer environments
+
+
+def test_environments_of_this_process_are_made_anew_for_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(monkeypatch)
+    with closing(Evaluator(build("toy/catch", eval_envs=4))) as evaluator:
+        assert evaluator.evaluate(chase, episodes=8, seed=1) == evaluator.evaluate(chase, episodes=8, seed=1)
+    assert [env.num_envs for env in recorded.made] == [4, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from playvirtual.config.schema import Config
 from playvirtual.device import check_memory
-from playvirtual.envs import VectorEnv, make
+from playvirtual.envs import VectorEnv, make, num_workers_for
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.vector import FrameStack
 from playvirtual.method import DiscreteActions
@@ -61,6 +62,56 @@ def evaluation_seeds(seed: int, step: int, episodes: int) -> list[int]:
     return [int(s) & 0x7FFFFFFF for s in state]
 
 
+class Evaluator:
+    """Scores policies under a run's evaluation protocol.
+
+    Environments in worker processes stay for the next evaluation: a process of DMControl takes seconds to start. Others
+    are made anew, so that nothing which an environment's `reset` forgets passes from one evaluation to the next.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._kept: VectorEnv | None = None
+
+    def evaluate(
+        self,
+        policy: Policy,
+        *,
+        episodes: int,
+        seed: int,
+        step: int = 0,
+        watcher: Watcher | None = None,
+        progress: Progress | None = None,
+    ) -> list[float]:
+        """The undiscounted, unclipped return of each of `episodes` whole episodes."""
+        c = self._config
+        num_envs = min(c.evaluation.eval_envs, episodes)
+        frames = 2 * c.environment.frame_stack * c.environment.image_size**2
+        needs = {"environments": num_envs * (ENV_BYTES + frames), "episodes": episodes * EPISODE_BYTES}
+        check_memory(torch.device("cpu"), needs)
+        if self._kept is not None and self._kept.num_envs != num_envs:
+            self.close()
+        env = self._kept or make(c.task, num_envs, training=False, config=c.environment)
+        self._kept = None  # after an error, or a signal amid a step, it could not be used again
+        try:
+            seeds = evaluation_seeds(seed, step, episodes)
+            returns = play_episodes(policy, env, c.environment, seeds, watcher, progress)
+        except BaseException:
+            env.close()
+            raise
+        if num_workers_for(c.task, num_envs) > 1:
+            self._kept = env
+        else:
+            env.close()
+        return returns
+
+    def close(self) -> None:
+        """Closes the environments that are kept."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+
 def evaluate(
     policy: Policy,
     config: Config,
@@ -72,15 +123,8 @@ def evaluate(
     progress: Progress | None = None,
 ) -> list[float]:
     """The undiscounted, unclipped return of each of `episodes` whole episodes under the evaluation protocol."""
-    num_envs = min(config.evaluation.eval_envs, episodes)
-    frames = 2 * config.environment.frame_stack * config.environment.image_size**2
-    needs = {"environments": num_envs * (ENV_BYTES + frames), "episodes": episodes * EPISODE_BYTES}
-    check_memory(torch.device("cpu"), needs)
-    env = make(config.task, num_envs, training=False, config=config.environment)
-    try:
-        return play_episodes(policy, env, config.environment, evaluation_seeds(seed, step, episodes), watcher, progress)
-    finally:
-        env.close()
+    with closing(Evaluator(config)) as evaluator:
+        return evaluator.evaluate(policy, episodes=episodes, seed=seed, step=step, watcher=watcher, progress=progress)
 
 
 def play_episodes(

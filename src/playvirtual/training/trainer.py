@@ -21,7 +21,7 @@ from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
 from playvirtual.runs.warm_start import check_init_from, load_initial_weights
 from playvirtual.training.clock import Clock
 from playvirtual.training.compile_once import key_of
-from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluate, evaluation_policy
+from playvirtual.training.evaluation import Evaluator, Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions
 from playvirtual.training.training_env import TrainingEnv
@@ -69,6 +69,7 @@ class Trainer:
         cudagraph = config.compile != "off"
         self.policy = AsyncPolicy(self.agent, explore=True, cudagraph=cudagraph)
         self._greedy_policy = AsyncPolicy(self.agent, cudagraph=cudagraph)
+        self._evaluator = Evaluator(config)
         self.clock = Clock()
 
         self.step = 0  # agent steps taken
@@ -193,7 +194,9 @@ class Trainer:
         """The returns of the evaluation episodes; they depend on step and weights alone, and change nothing."""
         c = self.config
         episodes, step = c.evaluation.eval_episodes, self.global_step
-        return evaluate(policy, c, episodes=episodes, seed=c.seed, step=step, watcher=watcher, progress=progress)
+        return self._evaluator.evaluate(
+            policy, episodes=episodes, seed=c.seed, step=step, watcher=watcher, progress=progress
+        )
 
     def evaluation_policy(self) -> Policy:
         """The agent as it is evaluated at this step."""
@@ -253,7 +256,8 @@ class Trainer:
         return False
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Closes the environments of training and evaluation."""
+        self._evaluator.close()
         self.env.close()
 
 
