@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 import playvirtual as pv
+from playvirtual.agents.agent import make_agent
 from playvirtual.agents.drq import DrqDqn, DrqSac
 from playvirtual.agents.sac import Sac
 from playvirtual.errors import InputError
@@ -67,6 +70,22 @@ def test_the_actor_learns_from_the_first_view() -> None:
     first = randoms._replace(offsets=randoms.offsets[: len(batch.actions)])
     expected = Sac.actor_losses(agent, batch, first)
     assert torch.equal(agent.actor_losses(batch, randoms)["actor"], expected["actor"])
+
+
+@pytest.mark.parametrize("method", ["drq", "drq-virtual"])
+def test_convolutions_start_orthogonal_as_a_whole(method: str) -> None:
+    """Filters of a layer, or where there are more of them than weights in one, the weights' places: gain √2."""
+    config = pv.build("toy/reach", method=method, device="cpu", channels="4,40", kernel_sizes="3,2", strides="2,1")
+    torch.manual_seed(0)
+    agent: DrqSac = make_agent(config, (3, 12, 12), spaces.Box(-1.0, 1.0, (2,), np.float32), torch.device("cpu"), 1)
+    for layer, size in zip(agent.encoder.convs.layers, (4, 16), strict=True):
+        weight = layer.weight.detach().flatten(1)
+        gram = weight @ weight.T if size == 4 else weight.T @ weight
+        torch.testing.assert_close(gram, 2 * torch.eye(size), atol=1e-5, rtol=0)
+    copies = [agent.target_critic.encoder, *agent.momentum.values()][: 2 if method == "drq-virtual" else 1]
+    for copy in copies:
+        for name, p in agent.encoder.named_parameters():
+            assert torch.equal(copy.get_parameter(name), p)
 
 
 def test_shifts_keep_the_size_and_repeat_the_border() -> None:

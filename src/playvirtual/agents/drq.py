@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent
 from playvirtual.agents.efficient_rainbow import EpsilonGreedyRainbow
@@ -14,6 +14,7 @@ from playvirtual.agents.losses import critic_loss, soft_target, squashed_gaussia
 from playvirtual.agents.rainbow import select
 from playvirtual.agents.sac import Sac, SacRandoms
 from playvirtual.config.baselines import DrqSacConfig
+from playvirtual.config.schema import Config
 from playvirtual.method import RandomInputs
 from playvirtual.replay.augmentation import RandomShift
 from playvirtual.replay.batches import RainbowBatch, SacBatch, TransitionBatch
@@ -39,7 +40,16 @@ class DrqDqn(EpsilonGreedyRainbow):
 
 class DrqSac(Sac):
     """SAC on shifted images: targets are the mean over `target_views` views of s_{t+1}, the critic's loss over `views`
-    of s_t."""
+    of s_t. Its convolutions start orthogonal as a whole, where SAC's have weights at their centers alone."""
+
+    def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        for layer in self.encoder.convs.layers:
+            assert isinstance(layer, nn.Conv2d)
+            nn.init.orthogonal_(layer.weight, gain=nn.init.calculate_gain("relu"))
+        self.target_critic.encoder.load_state_dict(self.encoder.state_dict())
+        if self.objective is not None:
+            self.momentum["encoder"].load_state_dict(self.encoder.state_dict())
 
     def _make_augment(self, image_size: int, block: int) -> RandomShift:
         assert isinstance(self.config, DrqSacConfig)
