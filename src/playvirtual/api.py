@@ -40,7 +40,7 @@ from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.progress import display
 from playvirtual.training.runner import Run, run
-from playvirtual.training.video import film
+from playvirtual.training.video import can_write_mp4, film
 
 MOST_FILMED = 25  # episodes side by side
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote
@@ -277,13 +277,16 @@ def video(
 ) -> tuple[Path, list[float]]:
     """Films episodes of a run's newest checkpoint side by side; returns the file and the episodes' returns.
 
-    `out` is the file's name without its ending, by default one in the run's folder `videos`. At most `frames` frames of
-    each episode are shown. `env` and `trust_env` are as in `resume`.
+    `out` is the film's file, which ends in .mp4 or .gif, or gets that ending (MP4 with the extra `video` installed,
+    else GIF); by default it is one in the run's folder `videos`. At most `frames` frames of each episode are shown.
+    `env` and `trust_env` are as in `resume`.
     """
     for name, value, most in (("episodes", episodes, MOST_FILMED), ("frames", frames, LARGEST_INT)):
         if not 1 <= coerce(name, int, value) <= most:
             raise InputError(f"{name}: {value} is not allowed; allowed: 1 to {most}")
     target = as_path("out", out) if out else None
+    if target is not None and target.suffix == ".mp4" and not can_write_mp4():
+        raise InputError(f"out: {str(target)!r} needs the extra `video`; allowed without it: a name that ends in .gif")
     played = _player(path, env, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
     given = {"episodes": episodes, "seed": played.config.seed, "step": played.step, "limit": frames}
     with torch.no_grad():

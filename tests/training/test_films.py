@@ -73,7 +73,11 @@ def test_the_command_films_the_episodes_of_an_evaluation(
         (["--episodes", "26"], "episodes: 26 is not allowed; allowed: 1 to 25"),
         (["--frames", "0"], "frames: 0 is not allowed; allowed: 1 to "),
         (["--out", "/proc/x"], "out: '/proc/x' cannot be written: "),
+        (["--out", "x.mp4"], "out: 'x.mp4' needs the extra `video`; allowed without it: a name that ends in .gif"),
     ):
         assert main(["video", str(run.path), "--device", "cpu", *words]) == 2
         assert f"playvirtual: error: {said}" in capsys.readouterr().err
     assert json.loads((run.path / "evaluations.jsonl").read_text())["returns"] == run.returns
+    for out, written in (("film.gif", "film.gif"), ("film.v2", "film.v2.gif")):
+        assert main(["video", str(run.path), "--device", "cpu", "--out", str(tmp_path / out)]) == 0
+        assert (tmp_path / written).read_bytes().startswith(b"GIF89a")

@@ -62,7 +62,7 @@ def test_mp4(tmp_path: Path) -> None:
     shades = np.linspace(0, 255, 12).astype(np.uint8)
     recorder.frames = [np.full((41, 60, 3), shade, np.uint8) for shade in shades]
     video = recorder.save(tmp_path / "video")
-    assert video == tmp_path / "video.mp4"
+    assert video == recorder.save(tmp_path / "video.mp4") == tmp_path / "video.mp4"
     reader = ffmpeg.read_frames(str(video))
     assert next(reader)["size"] == (60, 40)
     frames = [np.frombuffer(frame, np.uint8) for frame in reader]

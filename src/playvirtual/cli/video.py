@@ -32,7 +32,11 @@ def add_video(commands: Any) -> None:
     parser.add_argument("--episodes", metavar="N", default="4", help="1 to 25 (default: 4)")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--frames", metavar="N", default="1000", help="of an episode at most (default: 1000)")
-    parser.add_argument("--out", metavar="FILE", help="name of the film without its ending (default: in RUN/videos/)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="film.mp4 or film.gif; another name gets one of these endings (default: in RUN/videos/)",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add_import(parser)
     add_trust_env(parser)

@@ -60,12 +60,17 @@ class Recorder:
         return choice_rows(names, int(step.action))
 
     def save(self, path: Path, frames_per_second: float = 15.0) -> Path:
-        """Writes path.mp4 if imageio-ffmpeg is installed, else path.gif; returns the file's path."""
+        """Writes the kind of film that the path's ending names and returns the file's path.
+
+        A path without such an ending gets one: .mp4 if imageio-ffmpeg is installed, else .gif.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        if find_spec("imageio_ffmpeg") is not None:
-            return _mp4(self.frames, path.with_name(path.name + ".mp4"), frames_per_second)
-        self.save_gif(gif := path.with_name(path.name + ".gif"), frames_per_second)
-        return gif
+        if path.suffix not in (".mp4", ".gif"):
+            path = path.with_name(path.name + (".mp4" if can_write_mp4() else ".gif"))
+        if path.suffix == ".mp4":
+            return _mp4(self.frames, path, frames_per_second)
+        self.save_gif(path, frames_per_second)
+        return path
 
     def save_gif(self, path: Path, frames_per_second: float = 10.0) -> None:
         """Writes the frames as an endless GIF."""
@@ -78,6 +83,11 @@ class Recorder:
         file, duration = io.BytesIO(), round(1000 / frames_per_second)
         first.save(file, "GIF", save_all=True, append_images=rest, duration=duration, loop=0)
         return file.getvalue()
+
+
+def can_write_mp4() -> bool:
+    """Whether imageio-ffmpeg, of the extra `video`, is installed."""
+    return find_spec("imageio_ffmpeg") is not None
 
 
 def film(
