@@ -207,10 +207,11 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "evaluate", "video", "export", "bench", "list", "sweep", "probe", "report"]
+    "command", ["train", "evaluate", "video", "export", "push", "pull", "bench", "list", "sweep", "probe", "report"]
 )
-def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_command_has_its_usage_and_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown_by([command, "--help"], capsys)
+    assert text.startswith(f"usage: playvirtual {command} ")
     assert f"\n  playvirtual {command} " in text
 
 

@@ -93,7 +93,12 @@ def _parser(words: Sequence[str]) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"playvirtual {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=Parser, help=argparse.SUPPRESS
+        prog="playvirtual",  # else that of the usage above, which names no command
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        parser_class=Parser,
+        help=argparse.SUPPRESS,
     )
     add_train(commands, words)
     add_evaluate(commands)
