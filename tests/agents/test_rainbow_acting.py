@@ -145,7 +145,9 @@ def test_batches_are_drawn_as_the_configuration_says(monkeypatch: pytest.MonkeyP
     replay, generator = object(), torch.Generator()
     given, options = agent.make_sampler(replay, generator)  # type: ignore[arg-type, misc]
     assert given == (replay, generator)
-    assert options == {"batch_size": 7, "K": 3, "n_step": 4, "gamma": 0.97, "alpha": 0.3}
+    assert options == {"batch_size": 7, "K": 3, "n_step": 4, "gamma": 0.97, "alpha": 0.3, "largest_first": False}
+    _, options = untouched(new_priority="largest").make_sampler(replay, generator)  # type: ignore[arg-type, misc]
+    assert options["largest_first"]
 
 
 def tensors(tree: Any) -> list[Tensor]:

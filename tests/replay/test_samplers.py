@@ -154,14 +154,18 @@ def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads:
     st.integers(1, 5),
     st.integers(1, 6),
     st.integers(1, 4),
+    st.booleans(),
 )
 def test_priorities_entry_by_entry(
-    events: list[tuple[str, bool]], capacity: int, stack: int, span: int, every: int
+    events: list[tuple[str, bool]], capacity: int, stack: int, span: int, every: int, largest_first: bool
 ) -> None:
-    """However many entries were added since the last call, and whatever priorities were updated in between."""
+    """However many entries were added since the last call, and whatever priorities were updated in between.
+
+    The updates are 2, 0.5 and larger ones in turns, so that the last priority is not always the largest.
+    """
     replay = ReplayBuffer(capacity, (1, 1, 1), stack, None)
-    sampler = prioritized(replay, n_step=span, alpha=1.0)
-    expected, seen = [0.0] * capacity, 0
+    sampler = prioritized(replay, n_step=span, alpha=1.0, largest_first=largest_first)
+    expected, seen, new = [0.0] * capacity, 0, 1.0
     for step, (ending, updates) in enumerate(events):
         last_frame = FRAME if ending == "truncated" else None
         store(replay, FRAME, 0, 0.0, terminated=ending == "terminated", last_frame=last_frame)
@@ -172,22 +176,40 @@ def test_priorities_entry_by_entry(
             for overwritten in range(stack) if entry >= capacity else ():
                 expected[(entry + overwritten) % capacity] = 0.0
             if entry >= span:
-                expected[(entry - span) % capacity] = float(replay.has_action[(entry - span) % capacity])
+                expected[(entry - span) % capacity] = new * float(replay.has_action[(entry - span) % capacity])
         seen = replay.num_added
         assert sampler.priorities.tolist() == expected
         starts = [position for position, priority in enumerate(expected) if priority > 0]
         if updates and starts:
-            expected[starts[-1]] = float(step + 2)
-            sampler.update_priorities(batch_at(sampler, starts[-1:]), torch.tensor([float(step + 2)]))
+            priority = (2.0, 0.5, 2.0 + step)[step % 3]
+            expected[starts[-1]] = priority
+            new = max(new, priority) if largest_first else 1.0
+            sampler.update_priorities(batch_at(sampler, starts[-1:]), torch.tensor([priority]))
 
 
-def test_a_loaded_state_continues_with_the_same_batches() -> None:
+def test_a_new_entry_has_the_largest_priority_so_far_to_the_power_of_alpha() -> None:
+    """It stays the largest after the entry that had it got a smaller one, and begins with 1."""
+    replay = ReplayBuffer(20, (1, 1, 1), 1, None)
+    sampler = prioritized(replay, alpha=0.5, largest_first=True)
+    news = []
+    for priority in (0.25, 9.0, 4.0, 16.0):
+        store(replay, FRAME, 0, 0.0, terminated=False)
+        store(replay, FRAME, 0, 0.0, terminated=False)
+        sampler.on_append()
+        newest = replay.num_added - 2
+        news.append(float(sampler.priorities[newest]))
+        sampler.update_priorities(batch_at(sampler, [newest]), torch.tensor([priority]))
+    assert news == [1.0, 1.0, 3.0, 3.0]
+    assert sampler.state_dict()["largest"] == 4.0
+
+
+@pytest.mark.parametrize("largest_first", [False, True])
+def test_a_loaded_state_continues_with_the_same_batches(largest_first: bool) -> None:
     replay, _ = fill([(9, True), (6, False)], 30, 2)
-    one, two = prioritized(replay), prioritized(replay)
+    one, two = (prioritized(replay, largest_first=largest_first) for _ in range(2))
     one.on_append()
     one.update_priorities(batch_at(one, [0, 3]), torch.tensor([9.0, 0.1]))
-    state = one.state_dict()
-    two.load_state_dict(state)
+    two.load_state_dict(one.state_dict())
     store(replay, FRAME, 0, 0.0, terminated=False)
     batches = []
     for sampler in (one, two):

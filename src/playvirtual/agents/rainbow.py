@@ -149,6 +149,7 @@ class Rainbow:
             n_step=c.n_step,
             gamma=c.discount,
             alpha=c.priority_exponent,
+            largest_first=c.new_priority == "largest",
         )
 
     @torch.no_grad()

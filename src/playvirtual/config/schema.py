@@ -126,6 +126,9 @@ class RainbowConfig(AgentConfig):
     priority_beta_steps: int = option("steps over which β grows", low=1)
     _: KW_ONLY  # agents that extend this one have options without a default
     background: float = option("shade, from 0 to 1, that is subtracted from pixels", low=0, high=1, default=0.0)
+    new_priority: Literal["one", "largest"] = option(
+        "priority of an entry until its first update: 1, or the largest so far", default="one"
+    )
 
     def lookahead(self, K: int) -> int:
         return max(K, self.n_step)

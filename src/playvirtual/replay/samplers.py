@@ -73,7 +73,8 @@ class PrioritizedSampler:
 
     The importance weights are scaled so that the largest in a batch is 1. An entry has priority 0 until the
     max(K, n_step) entries after it exist, then 1 until its first update, and 0 again once frames of its stack are
-    overwritten. So the priorities alone say where a sequence may start.
+    overwritten. So the priorities alone say where a sequence may start. With `largest_first` a new entry has the
+    largest priority that any entry has had so far, at least 1.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class PrioritizedSampler:
         n_step: int,
         gamma: float,
         alpha: float,
+        largest_first: bool = False,
     ) -> None:
         self.replay, self.generator = replay, generator
         self.batch_size, self.alpha = batch_size, alpha
@@ -93,6 +95,7 @@ class PrioritizedSampler:
         # The mask reads `terminated` of the K-th entry after the start; rewards end one entry before the n-th.
         self.reads_newest_transition = n_step <= K
         self.priorities = torch.zeros(replay.capacity, device=replay.device)  # (capacity,) p^α
+        self._largest = torch.ones((), device=replay.device) if largest_first else None  # p^α of a new entry
         self._num_seen = 0  # entries of the replay buffer that `priorities` accounts for
         self._read_at: Callable[[Tensor, Tensor], RainbowBatch] = partial(
             rainbow_batch, replay, K=K, n_step=n_step, gamma=gamma
@@ -109,8 +112,11 @@ class PrioritizedSampler:
                 self._clear(entry % capacity, stack)
             if entry >= self.span:
                 start = (entry - self.span) % capacity
-                # One copy on the device, because the host does not know the flag.
-                self.priorities[start].copy_(self.replay.has_action[start])
+                # One launch on the device, because the host knows neither the flag nor the largest priority.
+                if self._largest is None:
+                    self.priorities[start].copy_(self.replay.has_action[start])
+                else:
+                    torch.mul(self.replay.has_action[start], self._largest, out=self.priorities[start])
             self._num_seen += 1
 
     def _clear(self, start: int, count: int) -> None:
@@ -137,7 +143,10 @@ class PrioritizedSampler:
         self._write(batch.sequences.positions, priorities)
 
     def _write_priorities(self, index: Tensor, priorities: Tensor) -> None:
-        self.priorities[index] = priorities.clamp(1e-6, 1e6) ** self.alpha
+        new = priorities.clamp(1e-6, 1e6) ** self.alpha
+        self.priorities[index] = new
+        if self._largest is not None:
+            self._largest.copy_(torch.maximum(self._largest, new.max()))
 
     def positions(self, batch: RainbowBatch) -> dict[str, Tensor]:
         """The positions in the replay buffer at which the sequences of a batch start."""
@@ -149,14 +158,17 @@ class PrioritizedSampler:
         self._write = torch.compile(self._write_priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """The priorities p^α and the number of entries that they account for."""
-        return {"priorities": self.priorities, "num_seen": self._num_seen}
+        """The priorities p^α, the largest so far where new entries get it, and the number of entries accounted for."""
+        largest = {} if self._largest is None else {"largest": self._largest}
+        return {"priorities": self.priorities, "num_seen": self._num_seen, **largest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` returned, in place."""
         saved = state["priorities"]  # of a run that was extended, they are fewer than there is room for now
         self.priorities[: len(saved)].copy_(saved)
         self._num_seen = state["num_seen"]
+        if self._largest is not None:
+            self._largest.copy_(state["largest"])
 
 
 class UniformSampler:
