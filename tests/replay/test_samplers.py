@@ -210,7 +210,8 @@ def test_a_loaded_state_continues_with_the_same_batches(largest_first: bool) -> 
     one.on_append()
     one.update_priorities(batch_at(one, [0, 3]), torch.tensor([9.0, 0.1]))
     two.load_state_dict(one.state_dict())
-    store(replay, FRAME, 0, 0.0, terminated=False)
+    for _ in range(2):  # the first of them can be drawn then
+        store(replay, FRAME, 0, 0.0, terminated=False)
     batches = []
     for sampler in (one, two):
         sampler.on_append()
