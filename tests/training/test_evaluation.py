@@ -313,8 +313,7 @@ class Recorded:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[VectorEnv] = []
-        for module in (envs.registry, evaluation):
-            monkeypatch.setattr(module, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
+        monkeypatch.setattr(envs.registry, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
 
         def make(task: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
             self.made.append(envs.make(task, num_envs, training=training, config=config))
@@ -351,7 +350,9 @@ def test_worker_processes_stay_for_the_next_evaluation_and_change_nothing(
     assert kept[1] == evaluate(policy, config, episodes=3, seed=1, step=2)
 
 
-def test_worker_processes_of_an_interrupted_evaluation_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_of_an_interrupted_evaluation_and_dead_ones_are_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config, recorded = build("atari/breakout", max_episode_frames=100, eval_envs=3), Recorded(monkeypatch)
     with closing(Evaluator(config)) as evaluator:
         whole = evaluator.evaluate(first_action, episodes=3, seed=1)
@@ -359,9 +360,11 @@ def test_worker_processes_of_an_interrupted_evaluation_are_not_used_again(monkey
             evaluator.evaluate(lambda o: np.zeros(len(o) // 0, np.int64), episodes=3, seed=1)
         assert recorded.made[0]._workers == []  # type: ignore[attr-defined]  # closed
         assert evaluator.evaluate(first_action, episodes=3, seed=1) == whole
+        recorded.made[1]._workers[0].process.kill()  # type: ignore[attr-defined]
+        recorded.made[1]._workers[0].process.wait()  # type: ignore[attr-defined]
         assert len(evaluator.evaluate(first_action, episodes=4, seed=1)) == 4
         assert len(evaluator.evaluate(first_action, episodes=2, seed=1)) == 2
-    assert [env.num_envs for env in recorded.made] == [3, 3, 2]  # fewer episodes need fewer environments
+    assert [env.num_envs for env in recorded.made] == [3, 3, 3, 2]  # fewer episodes need fewer environments
 
 
 def test_environments_of_this_process_are_made_anew_for_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

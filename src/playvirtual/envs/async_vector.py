@@ -107,6 +107,11 @@ class AsyncVectorEnv:
         self.action_space = space_from_description(answers[0]["action_space"])
         self.action_names: tuple[str, ...] = tuple(answers[0]["action_names"])
 
+    @property
+    def alive(self) -> bool:
+        """Whether all worker processes are running."""
+        return all(worker.process.poll() is None for worker in self._workers)
+
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
         shares = self._divide(indices)
         for worker, places, own in shares:

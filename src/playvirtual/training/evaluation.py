@@ -12,7 +12,8 @@ import torch
 
 from playvirtual.config.schema import Config
 from playvirtual.device import check_memory
-from playvirtual.envs import VectorEnv, make, num_workers_for
+from playvirtual.envs import VectorEnv, make
+from playvirtual.envs.async_vector import AsyncVectorEnv
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.vector import FrameStack
 from playvirtual.method import DiscreteActions
@@ -71,7 +72,7 @@ class Evaluator:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._kept: VectorEnv | None = None
+        self._kept: AsyncVectorEnv | None = None
 
     def evaluate(
         self,
@@ -89,9 +90,9 @@ class Evaluator:
         frames = 2 * c.environment.frame_stack * c.environment.image_size**2
         needs = {"environments": num_envs * (ENV_BYTES + frames), "episodes": episodes * EPISODE_BYTES}
         check_memory(torch.device("cpu"), needs)
-        if self._kept is not None and self._kept.num_envs != num_envs:
+        if self._kept is not None and not (self._kept.num_envs == num_envs and self._kept.alive):
             self.close()
-        env = self._kept or make(c.task, num_envs, training=False, config=c.environment)
+        env: VectorEnv = self._kept or make(c.task, num_envs, training=False, config=c.environment)
         self._kept = None  # after an error, or a signal amid a step, it could not be used again
         try:
             seeds = evaluation_seeds(seed, step, episodes)
@@ -99,7 +100,7 @@ class Evaluator:
         except BaseException:
             env.close()
             raise
-        if num_workers_for(c.task, num_envs) > 1:
+        if isinstance(env, AsyncVectorEnv):
             self._kept = env
         else:
             env.close()
