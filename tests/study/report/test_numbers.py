@@ -140,8 +140,9 @@ def test_intervals_are_those_of_seeds_drawn_anew_within_each_game(atari: Section
 
 
 def test_probability_of_improvement_counts_pairs_of_runs(atari: Section) -> None:
-    (comparison,) = score_tables.pairs(atari)
-    assert (comparison.x.name, comparison.y.name, comparison.runs) == ("playvirtual", "spr", 3)
+    comparison = score_tables.pairs(atari)[0]
+    assert (comparison.x.name, comparison.y.name) == ("playvirtual", "spr")
+    assert (comparison.tasks, comparison.runs) == (3, 3)
     chances = []
     for game in ENDS:
         pairs = list(itertools.product(SCORES["playvirtual"][game][:3], SCORES["spr"][game]))
@@ -149,9 +150,25 @@ def test_probability_of_improvement_counts_pairs_of_runs(atari: Section) -> None
     assert float(comparison.estimate.point) == pytest.approx(fmean(chances))
     table = score_tables.improvement_table(atari, [comparison])
     assert table is not None
-    assert table.rows[0][0] == "playvirtual over spr"
-    assert point(table.rows[0][1]) == pytest.approx(fmean(chances), abs=6e-4)
-    assert table.rows[0][2] == "not told apart by these runs"
+    assert table.rows[0][:2] == ("playvirtual over spr", "3 × 3")
+    assert point(table.rows[0][2]) == pytest.approx(fmean(chances), abs=6e-4)
+    assert table.rows[0][3] == "not told apart by these runs"
+
+
+def test_a_pair_is_compared_on_the_tasks_that_both_have(atari: Section) -> None:
+    """playvirtual-nd has two runs of alien alone, 800 and 600."""
+    found = {(c.x.name, c.y.name): c for c in score_tables.pairs(atari)}
+    assert list(found) == [("playvirtual", "spr"), ("playvirtual-nd", "spr"), ("playvirtual-nd", "playvirtual")]
+    over_spr = found["playvirtual-nd", "spr"]  # of 700, 1,500, 400, 900: 800 beats two and 600 one
+    assert (over_spr.tasks, over_spr.runs, float(over_spr.estimate.point)) == (1, 2, 3 / 8)
+    over_whole = found["playvirtual-nd", "playvirtual"]  # of 2,600, 500, 900, 7,000: each beats one
+    assert (over_whole.tasks, over_whole.runs, float(over_whole.estimate.point)) == (1, 2, 2 / 8)
+
+
+def test_settings_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "s", "dmc/cheetah-run", "spr", 1, 1.0)
+    write_run(tmp_path / "p", "dmc/walker-walk", "playvirtual", 1, 2.0)
+    assert score_tables.pairs(sections(collect([tmp_path])[0])[0]) == []
 
 
 @pytest.mark.parametrize(

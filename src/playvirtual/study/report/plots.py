@@ -185,11 +185,11 @@ def profile_plot(section: Section) -> Figure:
 
 def improvement_plot(compared: Sequence[Comparison], section: Section) -> Figure:
     """The probability of improvement of each pair; at one half neither is better."""
-    look, shown = Look(list(section.runs)), labels([f"{x.name} over {y.name}" for x, y, _, _ in compared], lines=8)
+    look, shown = Look(list(section.runs)), labels([f"{c.x.name} over {c.y.name}" for c in compared], lines=8)
     places, height = _row_positions(shown)
     figure, axes = plt.subplots(figsize=(6.4, 0.75 + height), layout="constrained")
-    for place, (x, _, e, _) in zip(places, compared, strict=True):
-        _draw_interval(axes, e, place, look.colour[x])
+    for place, comparison in zip(places, compared, strict=True):
+        _draw_interval(axes, comparison.estimate, place, look.colour[comparison.x])
     axes.axvline(0.5, color=INK, lw=0.8, ls="--")
     axes.set_yticks(places, shown)
     axes.set(xlim=(0, 1), ylim=(-MARGIN, height + MARGIN), xlabel="P(improvement)")

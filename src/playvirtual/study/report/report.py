@@ -17,7 +17,7 @@ from playvirtual.study.report.records import Problem, Record, collect
 from playvirtual.study.report.sections import Comparison, Section, sections
 from playvirtual.study.report.tables import Table
 from playvirtual.study.settings import setting_name
-from playvirtual.study.text import duration
+from playvirtual.study.text import counted, duration
 
 TITLE = "Study report"
 
@@ -117,9 +117,8 @@ def _findings(section: Section, compared: Sequence[Comparison]) -> list[str]:
             continue
         outcome = f"{x} {words} {y}" if words else f"these runs do not tell {x} and {y} apart"
         chance = score_tables.interval(comparison.estimate, digits=2)
-        found.append(
-            f"{section.title}: {outcome}; probability of improvement {chance} with {comparison.runs} runs of a task."
-        )
+        extent = f"{counted(comparison.tasks, 'task')} with {comparison.runs} runs each"
+        found.append(f"{section.title}: {outcome}; probability of improvement {chance} on {extent}.")
     return found
 
 

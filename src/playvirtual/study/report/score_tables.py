@@ -155,17 +155,24 @@ def _scope(section: Section) -> str:
 def pairs(section: Section) -> list[Comparison]:
     """The probabilities of improvement, each method over the earlier ones of its preset, PlayVirtual over SPR first.
 
+    A pair is compared on the tasks that both have run: the order of scores needs no common scale and no whole suite.
     Across presets a setting is compared only with itself: if the method differed too, either could be the cause.
     """
-    settings = section.compared[0]
-    found = [(x, y) for n, y in enumerate(settings) for x in settings[n + 1 :]]
-    found = [(x, y) for x, y in found if x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed)]
-    found.sort(key=lambda p: (p[0].preset != p[1].preset, not _is(p[0], "playvirtual"), not _is(p[1], "spr")))
+    settings = list(section.runs)
+    found = [(x, y, section.shared_tasks(x, y)) for n, y in enumerate(settings) for x in settings[n + 1 :]]
+    found = [
+        (x, y, tasks)
+        for x, y, tasks in found
+        if tasks and (x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed))
+    ]
+    found.sort(
+        key=lambda p: (p[0].preset != p[1].preset, not _is(p[0], "playvirtual"), not _is(p[1], "spr"), -len(p[2]))
+    )
     compared = []
-    for x, y in found[:MAX_PAIRS]:
-        ours, theirs = section.matrix(x), section.matrix(y)
+    for x, y, tasks in found[:MAX_PAIRS]:
+        ours, theirs = section.score_matrix(x, tasks), section.score_matrix(y, tasks)
         estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
-        compared.append(Comparison(x, y, estimate, min(len(ours), len(theirs))))
+        compared.append(Comparison(x, y, estimate, len(tasks), min(len(ours), len(theirs))))
     return compared
 
 
@@ -173,10 +180,14 @@ def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table
     """The probability of improvement of each pair, with a reading of its interval."""
     if not compared:
         return None
-    rows = [(f"{c.x.name} over {c.y.name}", interval(c.estimate), verdict(c)) for c in compared]
-    note = "The probability that a run of the first scores higher than one of the second on the same task, ties half."
+    rows = [
+        (f"{c.x.name} over {c.y.name}", f"{c.tasks} × {c.runs}", interval(c.estimate), verdict(c)) for c in compared
+    ]
+    note = "The probability that a run of the first scores higher than one of the second on the same task, ties half. "
+    note += "Each pair is compared on the tasks that both have."
     caption = f"{section.title}: probability of improvement"
-    return Table(f"{section.key}-improvement", caption, ("pair", "probability", "reading"), rows, note=note)
+    columns = ("pair", "tasks × runs", "probability", "reading")
+    return Table(f"{section.key}-improvement", caption, columns, rows, note=note)
 
 
 def verdict(comparison: Comparison) -> str:

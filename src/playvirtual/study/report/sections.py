@@ -46,11 +46,12 @@ class Setting:
 
 
 class Comparison(NamedTuple):
-    """The probability that a run of X beats one of Y, and the smaller of their numbers of runs per task."""
+    """The probability that a run of X beats one of Y, the number of tasks, and the smaller number of runs of a task."""
 
     x: Setting
     y: Setting
     estimate: st.Estimate
+    tasks: int
     runs: int
 
 
@@ -163,6 +164,15 @@ class Section:
         """(runs, tasks) on the section's scale: the same number of seeds of each compared task."""
         tasks = self.compared[1]
         scores = {t: np.asarray(self.normalised(t, self.scores(setting, t))).tolist() for t in tasks}
+        return matrix(scores, tasks, min(len(values) for values in scores.values()))
+
+    def shared_tasks(self, x: Setting, y: Setting) -> list[str]:
+        """The tasks that both settings have finished runs of."""
+        return [task for task in self.tasks if task in self.runs[x] and task in self.runs[y]]
+
+    def score_matrix(self, setting: Setting, tasks: Sequence[str]) -> FloatArray:
+        """(runs, tasks): the scores as they are, of the same number of seeds of each task."""
+        scores = {task: self.scores(setting, task) for task in tasks}
         return matrix(scores, tasks, min(len(values) for values in scores.values()))
 
     def published(self, method: str) -> FloatArray | None:
