@@ -1,10 +1,11 @@
-"""Gathers the complete runs in results/FAMILY/runs: run it after a run is added.
+"""Gathers the complete runs in results/FAMILY/runs: run it after a run is added and the family's report is made anew.
 
     python results/collect.py
 
 Writes every evaluation episode to results/FAMILY/returns.csv, with the commit that results/FAMILY/provenance.toml names
-for the run, the score of every run of the paper's benchmarks to the tables of docs/results.md, and those of the paper's
-method at its own settings to the table that README.md and docs/index.md open with.
+for the run; the score of every run of the paper's benchmarks, and the reports' aggregates and comparisons of them, to
+the tables of docs/results.md; and the scores of the paper's method at its own settings to the table that README.md and
+docs/index.md open with.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parent
 PAGE = ROOT.parent / "docs" / "results.md"
 OPENINGS = (ROOT.parent / "README.md", ROOT.parent / "docs" / "index.md")
 BENCHMARKS = {"atari": "Atari-100k", "dmc": "DMControl-100k"}
+REPORTED = ("aggregates", "improvement")  # tables of a benchmark's report that docs/results.md repeats
 COLUMNS = ("task", "method", "preset", "seed", "options", "step", "episode", "return", "version", "seconds")
 HEADER = ("task", "method", "preset", "seed", "score", "paper", "wall-clock", "commit")
 
@@ -123,6 +125,12 @@ def headline_table(runs: list[CompleteRun]) -> str:
     return "\n".join(lines)
 
 
+def reported_table(family: str, name: str) -> str:
+    """A table of the report of a benchmark, without its caption."""
+    file = ROOT / family / "report" / "tables" / f"{family}-{name}.md"
+    return file.read_text(encoding="utf-8").partition("\n\n")[2].strip()
+
+
 def fill(text: str, name: str, table: str) -> str:
     """The page with the table between the comments `<!-- NAME -->` and `<!-- end -->`, if it has them."""
     return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
@@ -135,7 +143,10 @@ def main() -> None:
         write_returns(runs, family / "returns.csv")
         page = fill(page, family.name, score_table(runs))
         print(f"{family / 'returns.csv'}: {len(runs)} runs")
-        shown += runs if family.name in BENCHMARKS else []
+        if family.name in BENCHMARKS:
+            shown += runs
+            for name in REPORTED:
+                page = fill(page, f"{family.name}-{name}", reported_table(family.name, name))
     PAGE.write_text(page, encoding="utf-8")
     for opening in OPENINGS:
         text = opening.read_text(encoding="utf-8")

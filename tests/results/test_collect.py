@@ -26,6 +26,15 @@ def test_the_episodes_and_scores_of_a_family_are_up_to_date(family: str, tmp_pat
     assert COLLECT["fill"](page, family, COLLECT["score_table"](runs)) == page
 
 
+@pytest.mark.parametrize("family", COLLECT["BENCHMARKS"])
+@pytest.mark.parametrize("name", COLLECT["REPORTED"])
+def test_the_reports_aggregates_and_comparisons_stand_on_the_page(family: str, name: str) -> None:
+    page = (RESULTS.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    table = COLLECT["reported_table"](family, name)
+    assert "| playvirtual" in table
+    assert f"<!-- {family}-{name} -->\n{table}\n<!-- end -->" in page, "run python results/collect.py"
+
+
 def test_the_opening_table_of_readme_and_site_is_up_to_date() -> None:
     runs = [run for family in COLLECT["BENCHMARKS"] for run in COLLECT["complete_runs"](RESULTS / family)]
     table = COLLECT["headline_table"](runs)
