@@ -16,7 +16,7 @@ from script import Parser, make_folder, run, whole
 
 from playvirtual import published
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.study.report.report import report
 
 TASKS = [

@@ -11,7 +11,7 @@ import pytest
 import playvirtual
 from playvirtual.config.baselines import METHODS
 from playvirtual.config.build import build
-from playvirtual.config.schema import from_dict, to_dict
+from playvirtual.config.record import from_dict, to_dict
 from playvirtual.errors import InputError
 from playvirtual.options import leaves
 

@@ -11,7 +11,8 @@ from playvirtual.agents.networks.rainbow import DuelingHead, NoisyLinear
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.config.build import build, method_changes, method_names, method_note
 from playvirtual.config.hyperparameters import METHODS
-from playvirtual.config.schema import PRESETS, Config, from_dict, num_virtual, to_dict
+from playvirtual.config.record import from_dict, to_dict
+from playvirtual.config.schema import PRESETS, Config, num_virtual
 from playvirtual.envs.atari import ATARI_100K
 from playvirtual.errors import InputError
 from playvirtual.method import DiscreteActions

@@ -6,7 +6,8 @@ import pytest
 
 from playvirtual.config.build import build
 from playvirtual.config.hyperparameters import METHODS
-from playvirtual.config.schema import Config, SacConfig, from_dict, to_dict
+from playvirtual.config.record import from_dict, to_dict
+from playvirtual.config.schema import Config, SacConfig
 from playvirtual.errors import InputError
 from playvirtual.options import leaves
 

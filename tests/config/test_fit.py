@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from playvirtual.agents.agent import make_agent
 from playvirtual.config.build import build
 from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, value_range
-from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig, from_dict, to_dict
+from playvirtual.config.record import from_dict, to_dict
+from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig
 from playvirtual.envs import factories
 from playvirtual.envs.registry import Look
 from playvirtual.errors import InputError

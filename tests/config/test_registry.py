@@ -18,7 +18,8 @@ from playvirtual.agents.agent import make_agent
 from playvirtual.config import registry
 from playvirtual.config.build import base
 from playvirtual.config.hyperparameters import RAINBOW
-from playvirtual.config.schema import RainbowConfig, from_dict, to_dict
+from playvirtual.config.record import from_dict, to_dict
+from playvirtual.config.schema import RainbowConfig
 from playvirtual.errors import InputError
 
 

@@ -8,7 +8,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.config.sources import Source, configuration, from_config, from_mapping, from_toml, to_toml
 from playvirtual.options import leaves
 from playvirtual.runs.folder import RunFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import playvirtual as pv
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 
 RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():

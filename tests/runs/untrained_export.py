@@ -11,7 +11,7 @@ import torch
 from playvirtual import envs
 from playvirtual.agents.agent import make_agent, policy_state_dict
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.runs.agents import policy_files
 from playvirtual.runs.checkpoint import write_new_folder
 

@@ -10,7 +10,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.errors import InputError
 from playvirtual.study.settings import changes, other_results
 from playvirtual.study.sweep.grids import Job

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 
 
 def write_run(path: Path, task: str, method: str, seed: int, score: float, **options: object) -> None:

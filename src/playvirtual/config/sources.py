@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from playvirtual import envs, files
 from playvirtual.config import registry
 from playvirtual.config.build import FITTED, complete, defaults, every_option, method_names
-from playvirtual.config.schema import NOTES, PRESETS, Config, with_defaults
+from playvirtual.config.record import NOTES
+from playvirtual.config.schema import PRESETS, Config, with_defaults
 from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import UnknownOption, leaves

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual import envs, files
-from playvirtual.config.schema import Config, differences, from_dict, to_dict
+from playvirtual.config.record import differences, from_dict, to_dict
+from playvirtual.config.schema import Config
 from playvirtual.errors import InputError, closest, shown, unknown
 from playvirtual.files import Unreadable
 from playvirtual.runs import checkpoint

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from playvirtual.config.schema import Config, to_dict
+from playvirtual.config.record import to_dict
+from playvirtual.config.schema import Config
 from playvirtual.config.sources import to_toml
 from playvirtual.errors import InputError, install_hint, shown, unknown
 from playvirtual.messages import logger as messages

@@ -12,7 +12,8 @@ from typing import Any
 from playvirtual import files
 from playvirtual.config.build import assemble
 from playvirtual.config.fit import Fit, choose_size
-from playvirtual.config.schema import NOTES, Config, to_dict
+from playvirtual.config.record import NOTES, to_dict
+from playvirtual.config.schema import Config
 from playvirtual.errors import InputError, shown
 
 # Options that name a run, and options that change its speed or its logs but not what is learned.

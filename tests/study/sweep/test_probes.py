@@ -12,7 +12,7 @@ import pytest
 
 from playvirtual.cli.main import main
 from playvirtual.config.build import build
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines import ray
 from playvirtual.study.engines.engine import Outcome

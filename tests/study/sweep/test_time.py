@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.study.sweep.experiments import experiment, suite
 from playvirtual.study.sweep.grids import Job, jobs
 from playvirtual.study.sweep.plan import plan

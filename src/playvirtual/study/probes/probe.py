@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from playvirtual import envs, published
-from playvirtual.config.schema import Config, to_dict
+from playvirtual.config.record import to_dict
+from playvirtual.config.schema import Config
 from playvirtual.errors import unknown
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.probes.complexity import COUNTED_IN_PAPER, complexity

@@ -10,7 +10,7 @@ import numpy as np
 
 from playvirtual import published
 from playvirtual.config.build import action_kind, assemble, method_changes
-from playvirtual.config.schema import to_dict
+from playvirtual.config.record import to_dict
 from playvirtual.study.report import statistics as st
 from playvirtual.study.report.score_tables import interval
 from playvirtual.study.report.sections import Section, Setting, by_preset

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from playvirtual import envs, files
 from playvirtual.config.build import action_kind, assemble, method_changes, method_names
-from playvirtual.config.schema import Config, to_dict
+from playvirtual.config.record import to_dict
+from playvirtual.config.schema import Config
 from playvirtual.envs.arguments import as_texts
 from playvirtual.errors import InputError, unknown
 from playvirtual.study import grid_record

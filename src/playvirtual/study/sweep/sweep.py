@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Literal, Protocol
 
 from playvirtual import files
-from playvirtual.config.schema import differences, from_dict
+from playvirtual.config.record import differences, from_dict
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
