@@ -347,10 +347,10 @@ def option_of_other_agent(name: str, config: Config, shown: str | None = None) -
     others = [spec for spec in registry.agents() if name in {f.name for f in fields(spec.config)}]
     if not others:
         return None
-    kinds = sorted({kind for spec in others for kind in spec.actions} - own.actions)
-    agents = ", ".join(_with_method(spec.name) for spec in others)
-    if not kinds:
+    if here := [spec for spec in others if spec.actions & own.actions]:
+        agents = ", ".join(_with_method(spec.name) for spec in here)
         return InputError(f"option: {(shown or name)!r} is not one of the agent {own.name}; allowed: with {agents}")
+    kinds = sorted({kind for spec in others for kind in spec.actions})
     return InputError(
         f"option: {(shown or name)!r} is not one of {config.task}, which has {' or '.join(sorted(own.actions))} "
         f"actions; allowed: on tasks with {' or '.join(kinds)} ones"
