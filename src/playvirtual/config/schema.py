@@ -86,6 +86,10 @@ class AgentConfig:
         """Option → value of this agent's own options that must fit images of that side."""
         return {}
 
+    def fitted_to_steps(self, steps: int) -> dict[str, Any]:
+        """Option → value of this agent's own options that must fit a run of so many steps."""
+        return {}
+
     def fit_reasons(self, config: Config, earned: str) -> list[str]:
         """Why this agent's options are fitted as they are, a line for each; `earned` says what random play earns."""
         return []
