@@ -22,8 +22,9 @@ import numpy as np
 from playvirtual import published
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
-from playvirtual.study.report.score_tables import name_in_paper, with_spread
+from playvirtual.study.report.score_tables import with_spread
 from playvirtual.study.report.sections import paper_scores, paper_stds
+from playvirtual.study.scores import name_in_paper
 from playvirtual.study.settings import changes
 
 ROOT = Path(__file__).parent

@@ -14,7 +14,7 @@ from playvirtual.agents.losses import info_nce
 from playvirtual.agents.networks.contrastive import Bilinear, ContrastiveHead
 from playvirtual.errors import InputError
 from playvirtual.replay.augmentation import CropAndShift, CropAndShiftRandoms
-from tests.agents.baseline_agents import rainbow_agent, rainbow_batch, sac_agent, sac_batch, schedule_at
+from tests.agents.baseline_agents import IMAGE, rainbow_agent, rainbow_batch, sac_agent, sac_batch, schedule_at
 
 
 def test_info_nce_by_hand() -> None:
@@ -116,6 +116,13 @@ def test_what_rainbows_contrastive_loss_trains() -> None:
     assert not any(p.requires_grad for p in agent.momentum.parameters())
     grouped = {id(p) for p in agent.clipped_adam.groups["stem"]}
     assert grouped == {id(p) for p in agent.online.parameters()}  # clipped as one
+
+
+def test_encoders_are_rescaled_only_beside_a_dynamics_model() -> None:
+    observations = torch.randint(256, (2, *IMAGE), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    alone, beside = (curl_rainbow(K=K).encode(observations).flatten(1).amax(1).tolist() for K in (0, 2))
+    assert beside == pytest.approx([1.0, 1.0])
+    assert alone != pytest.approx([1.0, 1.0])
 
 
 def test_momentum_networks_take_a_share_of_the_online_ones_after_every_update() -> None:

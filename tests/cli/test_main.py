@@ -207,6 +207,40 @@ def test_help_shows_the_defaults_of_the_task(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
+    ("words", "title", "defaults"),
+    [
+        (["atari/pong"], "agent: the discrete agent", {"K": "9", "M": "2A", "hidden": "256"}),
+        (["atari/pong", "--method", "spr"], "agent: the discrete agent", {"K": "9", "M": "0"}),
+        (["atari/pong", "--preset", "reference"], "agent: the discrete agent", {"noisy-sigma": "0.1"}),
+        (["atari/pong", "--method", "otr"], "agent: overtrained Rainbow", {"K": "0", "M": "0", "hidden": "512"}),
+        (["atari/pong", "--method", "curl-virtual"], "agent: CURL for discrete actions", {"K": "9", "M": "2A"}),
+        (["toy/reach", "--method", "drq"], "agent: DrQ for continuous actions", {"K": "0", "M": "0", "views": "2"}),
+        (["toy/reach", "--method", "sac-ae"], "agent: SAC+AE", {"K": "0", "M": "0", "latent-weight": "1e-06"}),
+    ],
+)
+def test_help_shows_the_defaults_of_the_method(
+    words: list[str], title: str, defaults: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And names agents as their papers do."""
+    text = shown_by(["train", *words, "--help"], capsys)
+    method = words[words.index("--method") + 1] if "--method" in words else "playvirtual"
+    assert f"Defaults shown are those of {words[0]} with {method}; other tasks and methods have others." in text
+    assert f"\n{title}:\n" in text
+    for flag, value in defaults.items():
+        shown = text.partition(f"\n  --{flag} ")[2].partition("\n  --")[0]
+        assert f"(default: {value})" in " ".join(shown.split()), flag
+
+
+def test_rows_of_one_baseline_in_a_sweep_take_its_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["sweep", "baselines", "--suite", "minatar/breakout", "--seeds", "1", "--dry-run", "--out", str(tmp_path)]
+    given = ["--contrast-weight", "0.5"]
+    assert main([*words, "--rows", "CURL", *given]) == 0
+    assert "CURL" in capsys.readouterr().out
+    assert main([*words, "--rows", "curl,drq", *given]) == 2
+    assert "'contrast_weight' is not one of the agent drq-dqn; allowed: with curl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "command", ["train", "evaluate", "video", "export", "push", "pull", "bench", "list", "sweep", "probe", "report"]
 )
 def test_help_of_every_command_has_its_usage_and_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:

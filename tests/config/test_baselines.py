@@ -212,6 +212,16 @@ def test_an_option_of_other_agents_is_refused_by_what_the_user_may_choose() -> N
     assert str(raised.value) == message
 
 
+@pytest.mark.parametrize(("method", "agent"), [("rl", "sac"), ("curl", "curl-sac"), ("sac-ae", "sac-ae")])
+def test_an_option_that_discrete_agents_have_too_is_refused_by_the_agents_of_the_task(method: str, agent: str) -> None:
+    """Most agents that shift images have discrete actions; on toy/reach DrQ alone does."""
+    with pytest.raises(InputError) as raised:
+        build("toy/reach", method=method, shift_pad=4)
+    assert str(raised.value) == (
+        f"option: 'shift_pad' is not one of the agent {agent}; allowed: with drq-sac (method drq)"
+    )
+
+
 @pytest.mark.parametrize("method", ["der", "otr"])
 def test_continuous_actions_are_refused(method: str) -> None:
     with pytest.raises(InputError, match=f"method: '{method}' is not for 'toy/reach' with continuous actions; allowed"):
@@ -239,7 +249,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
 NAMED_IN = {
     "config/baselines.py",
     "study/sweep/experiments.py",
-    "study/report/score_tables.py",
+    "study/scores.py",
     "study/report/plots.py",
 }
 PUBLISHED = "published/__init__.py"  # the columns of the paper's Atari table

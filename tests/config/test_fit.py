@@ -217,6 +217,24 @@ def test_a_baseline_keeps_its_own_numbers() -> None:
         assert (config.agent.updates_per_step, config.agent.n_step) == (8.0, 3)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("method", "steps", "decay"),
+    [("otr", 100_000, 50_000), ("otr", 4_000, 2_000), ("drq", 50_000, 2_500), ("otr", 300_000, 50_000), ("drq", 9, 1)],
+)
+def test_random_actions_grow_rarer_in_the_proportions_of_ataris_steps(method: str, steps: int, decay: int) -> None:
+    """Half of the steps for OTR, a twentieth for DrQ; the decay of 50,000 steps would outlast a short run."""
+    config = build(DOT, method=method, steps=steps, learning_starts=5)
+    assert config.agent.epsilon_decay_steps == decay  # type: ignore[attr-defined]
+    assert build(DOT, method=method, epsilon_decay_steps=77).agent.epsilon_decay_steps == 77  # type: ignore[attr-defined]
+
+
+def test_reasons_name_a_range_of_values_where_there_is_one() -> None:
+    last = {method: reasons(build(DOT, method=method), on_gpu=False)[-1] for method in ("otr", "drq")}
+    assert last["otr"].startswith("values within ±")
+    assert last["drq"].startswith("a discount of 0.95: random play earned")
+    assert "v-max" not in last["drq"]
+
+
 @dataclass(frozen=True)
 class PatchConfig(AgentConfig):
     """An agent that extends none of the paper's."""

@@ -223,3 +223,17 @@ def test_a_summary_has_the_spread_of_the_episodes() -> None:
 @pytest.mark.parametrize(("steps", "end"), [(40, "PlayVirtual 20.6; this run has 40 steps"), (100_000, "Virtual 20.6")])
 def test_an_atari_run_shorter_than_the_papers_says_so(steps: int, end: str) -> None:
     assert run_summary(build("atari/breakout", steps=steps, learning_starts=30), [1.0, 2.0]).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "line"),
+    [
+        ("atari/pong", "otr", "the paper at 100k steps: OTRainbow 1.3, SPR -5.9, PlayVirtual -3"),
+        ("atari/pong", "rl", "the paper at 100k steps: SPR -5.9, PlayVirtual -3"),
+        ("atari/pong", "drq-virtual", "the paper at 100k steps: SPR -5.9, PlayVirtual -3"),
+        ("dmc/reacher-easy", "sac-ae", "the paper at 100k environment steps: SAC+AE 274, SPR† 638, PlayVirtual 785"),
+        ("dmc/reacher-easy", "curl", "the paper at 100k environment steps: CURL 538, SPR† 638, PlayVirtual 785"),
+    ],
+)
+def test_a_baseline_stands_beside_its_own_column_of_the_papers_table(task: str, method: str, line: str) -> None:
+    assert line in run_summary(build(task, method=method), [1.0]).splitlines()[1:]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from playvirtual.agents.agent import Agent, Schedule, Update
 from playvirtual.agents.losses import info_nce
 from playvirtual.agents.networks.contrastive import Bilinear, ContrastiveHead
-from playvirtual.agents.networks.rainbow import DuelingHead, RainbowEncoder
+from playvirtual.agents.networks.rainbow import DuelingHead
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac, SacRandoms
 from playvirtual.config.baselines import CurlRainbowConfig, CurlSacConfig
@@ -37,6 +37,8 @@ class CurlRainbow(Rainbow):
     from momentum copies of encoder and head.
     """
 
+    always_rescaled = False
+
     def _make_networks(self, config: Config) -> None:
         super()._make_networks(config)
         c = config.agent
@@ -47,20 +49,6 @@ class CurlRainbow(Rainbow):
         self.online.update({"contrast_head": self.contrast_head, "similarity": self.similarity})
         momentum = {"encoder": make_target(self.encoder), "contrast_head": make_target(self.contrast_head)}
         self.momentum = nn.ModuleDict(momentum)
-
-    def _make_encoder(self, config: Config) -> RainbowEncoder:
-        c = self.config
-        # Dynamics models predict rescaled states, so the encoder's are rescaled where there is one.
-        rescaled = bool(config.objective.K)
-        return RainbowEncoder(
-            self.observation_shape,
-            c.channels,
-            c.kernel_sizes,
-            c.strides,
-            c.latent,
-            rescaled=rescaled,
-            background=c.background,
-        )
 
     def _make_head(self) -> DuelingHead:
         c = self.config

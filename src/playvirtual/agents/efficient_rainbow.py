@@ -26,22 +26,11 @@ from playvirtual.replay.batches import RainbowBatch
 class EfficientRainbow(Rainbow):
     """Rainbow on one hidden layer; a head of `noisy_sigma` 0 has no noise."""
 
+    always_rescaled = False
     dueling = True
 
     def _make_encoder(self, config: Config) -> RainbowEncoder:
-        c = self.config
-        # Dynamics models predict rescaled states, so the encoder's are rescaled where there is one.
-        rescaled = bool(config.objective.K)
-        encoder = RainbowEncoder(
-            self.observation_shape,
-            c.channels,
-            c.kernel_sizes,
-            c.strides,
-            c.latent,
-            rescaled=rescaled,
-            background=c.background,
-        )
-        return encoder.apply(xavier_uniform)
+        return super()._make_encoder(config).apply(xavier_uniform)
 
     def _make_head(self) -> QHead:
         c = self.config

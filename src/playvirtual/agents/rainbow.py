@@ -32,6 +32,7 @@ class Rainbow:
     """Acts by noisy dueling C51 and learns from prioritized sequences."""
 
     policy_parts = ("encoder", "head")
+    always_rescaled = True  # the encoder's states; else only beside dynamics models, which predict rescaled ones
 
     def __init__(
         self,
@@ -74,8 +75,15 @@ class Rainbow:
 
     def _make_encoder(self, config: Config) -> RainbowEncoder:
         c = self.config
-        shape, background = self.observation_shape, c.background
-        return RainbowEncoder(shape, c.channels, c.kernel_sizes, c.strides, c.latent, background=background)
+        return RainbowEncoder(
+            self.observation_shape,
+            c.channels,
+            c.kernel_sizes,
+            c.strides,
+            c.latent,
+            rescaled=self.always_rescaled or config.objective.K > 0,
+            background=c.background,
+        )
 
     def _make_head(self) -> DuelingHead | QHead:
         c = self.config

@@ -33,14 +33,20 @@ def add_fields(
     """
     groups = {"": parser.add_argument_group("the run")}
     for group in GROUPS:
-        title = (type(getattr(config, group)).__doc__ or group).partition(":")[0].rstrip(".").lower()
-        groups[group] = parser.add_argument_group(f"{group}: {title}")
+        groups[group] = parser.add_argument_group(f"{group}: {_title(type(getattr(config, group)).__doc__ or group)}")
     for f, kind, value in leaves(config):
         if f.name not in without:
             owner = next((g for g in groups if g and hasattr(getattr(config, g), f.name)), "")
             action = _add_flag(groups[owner], f, kind, f" (default: {as_text(value) or 'none'})")
             if owner and not whole_help:
                 action.help = argparse.SUPPRESS
+
+
+def _title(docstring: str) -> str:
+    """What stands before a docstring's colon or its full stop, as part of a sentence: names such as MinAtar stay."""
+    title = docstring.partition("\n")[0].partition(":")[0].rstrip(".")
+    first = title.partition(" ")[0]
+    return title if any(letter.isupper() for letter in first[1:]) else title[0].lower() + title[1:]
 
 
 def given_fields(options: argparse.Namespace) -> dict[str, Any]:

@@ -145,9 +145,12 @@ def add_report(commands: Any) -> None:
 
 
 def _first_config(words: Sequence[str]) -> Config:
-    """The configuration whose options and defaults `sweep` shows: that of its first task, as far as words tell."""
+    """The configuration whose options and defaults `sweep` shows: that of its first task, as far as words tell.
+
+    Its agent is that of the first of --rows, so that rows of one baseline can be given that baseline's options.
+    """
     from playvirtual.study.sweep.experiments import suite
-    from playvirtual.study.sweep.grids import check_trusted_suites, load
+    from playvirtual.study.sweep.grids import check_trusted_suites, load, select
 
     if words[:1] != ["sweep"]:
         return base(DEFAULT_TASK)
@@ -158,7 +161,8 @@ def _first_config(words: Sequence[str]) -> Config:
             check_trusted_suites(grid := load(options.experiment or ""), trust_env=options.trust_env)
             suites = grid.suites
         first = suite(suites[0] if suites else DEFAULT_TASK)[0].task
-        return base(first, options=given_for_fit(options))
+        method = select(load(options.experiment or ""), options.rows).rows[0].method if options.rows else "playvirtual"
+        return base(first, method=method, options=given_for_fit(options))
     except InputError:  # reported with more detail when the sweep is planned
         return base(DEFAULT_TASK)
 

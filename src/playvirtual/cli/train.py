@@ -22,7 +22,7 @@ from playvirtual.cli.flags import (
     no_task,
     optional_int,
 )
-from playvirtual.config.build import base, method_names
+from playvirtual.config.build import base, defaults, method_names
 from playvirtual.config.registry import agent_of
 from playvirtual.config.schema import PRESETS, Config
 from playvirtual.config.sources import (
@@ -187,7 +187,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
 def _defaults_shown(command: str, named: bool, config: Config) -> str:
     """Which options the help of a command shows, and whose defaults."""
     if named:
-        return f"Defaults shown are those of {config.task}; other tasks have others."
+        return f"Defaults shown are those of {config.task} with {config.method}; other tasks and methods have others."
     return (
         f"`playvirtual {command} TASK --help` adds the options of environment, objective, agent,\n"
         f"replay and evaluation, with that task's defaults; those shown here are of {config.task}."
@@ -205,9 +205,9 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
         run = None if "task" in found else _config_of_run(options)
         if run is not None:  # the kind of its agent tells the kind of its actions: no environment is made here
             fitted = {"size": run.size, "fitted_to": run.fitted_to}
-            return True, base(run.task, agent_of(run.agent).name, run.method, fitted)
+            return True, defaults(run.task, run.method, run.preset, fitted, agent_of(run.agent).name)
         import_modules(given.get("imports", ()))
-        return "task" in found, base(found.get("task", DEFAULT_TASK), method=found["method"], options=given)
+        return "task" in found, defaults(found.get("task", DEFAULT_TASK), found["method"], found["preset"], given)
     except InputError as error:
         raise stray or error from None
 

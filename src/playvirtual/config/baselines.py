@@ -3,7 +3,8 @@
 Sources: [D] google/dopamine, `labs/atari_100k/configs/*.gin` with the Full Rainbow agent and network behind them, [CR]
 aravindsrinivas/curl_rainbow, [CS] MishaLaskin/curl, [CI] its issue 15, where an author gives the batch size of the
 published runs, [B] the table of CURL's paper, [Q] denisyarats/drq, [AE] denisyarats/pytorch_sac_ae, [P] this project's
-own choice. Where a number is not named here, it is that of `hyperparameters.py`, and the source has the same.
+own choice. Where a number is not named here, it is that of `hyperparameters.py`, and the source has the same, but for
+the replay buffer of [D], which has room for 1,000,000 transitions: none of 100,000 steps is overwritten in either.
 docs/baselines.md says where the agents differ from their originals.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from playvirtual.config.hyperparameters import CATCH, MINATAR, RAINBOW, REACH, SAC
+from playvirtual.config.hyperparameters import ATARI, CATCH, MINATAR, RAINBOW, REACH, SAC
 from playvirtual.config.schema import AgentConfig, Config, RainbowConfig, SacConfig
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError
@@ -26,14 +27,19 @@ Options = TypeVar("Options", bound=AgentConfig)
 class DerConfig(RainbowConfig):
     """Data-efficient Rainbow."""
 
+    hidden: int = option("units of the hidden layer, which value and advantage share", low=1)
+
 
 @dataclass(frozen=True)
-class EpsilonGreedyConfig(RainbowConfig):
+class EpsilonGreedyConfig(DerConfig):
     """A Rainbow that explores by random actions in place of noisy layers."""
 
     noisy_sigma: float = option("σ₀ of the noisy layers: 0, there are none", low=0, high=0)
-    epsilon_end: float = option("share of random actions in training, once it has fallen from 1", low=0, high=1)
-    epsilon_decay_steps: int = option("steps over which it falls, from learning_starts on", low=1)
+    epsilon_end: float = option("ε, the share of random actions in training, once it has fallen from 1", low=0, high=1)
+    epsilon_decay_steps: int = option("steps over which ε falls, from learning_starts on", low=1)
+
+    def fitted_to_steps(self, steps: int) -> dict[str, Any]:
+        return {"epsilon_decay_steps": max(1, min(steps, ATARI.steps) * self.epsilon_decay_steps // ATARI.steps)}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,14 @@ class DrqDqnConfig(EpsilonGreedyConfig):
     """DrQ for discrete actions: a double dueling DQN on augmented images."""
 
     atoms: int = option("outputs per action: 1, its value and no distribution", low=1, high=1)
+    v_max: float = option("without effect: values have no support", low=1e-6)
+
+    def fit_reasons(self, config: Config, earned: str) -> list[str]:
+        clip = config.environment.reward_clip
+        return [
+            f"a discount of {self.discount:g}: random play earned {earned}, "
+            f"{f'clipped to ±{clip:g}' if clip else 'not clipped'} (--discount, --reward-clip)"
+        ]
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ def choose_size(shape: tuple[int, int, int], *, on_gpu: bool) -> str:
 
 def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dict[str, Any]:
     """Option → value for an environment of one's own; `config` has the benchmark's settings and the method's agent."""
-    changes = {**_schedules(fit.steps), "M": _virtual(size, kind, fit.num_actions)}
+    schedules = {**_schedules(fit.steps), **config.agent.fitted_to_steps(fit.steps)}
+    changes = {**schedules, "M": _virtual(size, kind, fit.num_actions)}
     if kind == "discrete":
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
         changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}

@@ -85,6 +85,10 @@ class AgentConfig:
         """Option → value of this agent's own options that must fit images of that side."""
         return {}
 
+    def fitted_to_steps(self, steps: int) -> dict[str, Any]:
+        """Option → value of this agent's own options that must fit a run of so many steps."""
+        return {}
+
     def fit_reasons(self, config: Config, earned: str) -> list[str]:
         """Why this agent's options are fitted as they are, a line for each; `earned` says what random play earns."""
         return []
@@ -346,10 +350,10 @@ def option_of_other_agent(name: str, config: Config, shown: str | None = None) -
     others = [spec for spec in registry.agents() if name in {f.name for f in fields(spec.config)}]
     if not others:
         return None
-    kinds = sorted({kind for spec in others for kind in spec.actions} - own.actions)
-    agents = ", ".join(_with_method(spec.name) for spec in others)
-    if not kinds:
+    if here := [spec for spec in others if spec.actions & own.actions]:
+        agents = ", ".join(_with_method(spec.name) for spec in here)
         return InputError(f"option: {(shown or name)!r} is not one of the agent {own.name}; allowed: with {agents}")
+    kinds = sorted({kind for spec in others for kind in spec.actions})
     return InputError(
         f"option: {(shown or name)!r} is not one of {config.task}, which has {' or '.join(sorted(own.actions))} "
         f"actions; allowed: on tasks with {' or '.join(kinds)} ones"

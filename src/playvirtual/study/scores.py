@@ -18,6 +18,15 @@ FloatArray = npt.NDArray[np.float64]
 DMC_SUITES = {"dmc100k": 100_000, "dmc500k": 500_000}  # environment steps
 SUITES = ("atari100k", *DMC_SUITES)
 
+# The columns of the paper's tables whose methods can be run here, by their names in published/.
+PAPER_BASELINES = {"der": "DER", "otr": "OTRainbow", "sac_ae": "SAC+AE", "curl": "CURL", "drq": "DrQ"}
+PAPER_METHODS = {"spr": "SPR", "playvirtual": "PlayVirtual"}
+
+
+def name_in_paper(method: str) -> str:
+    """What published/ calls a method here."""
+    return method.replace("-", "_")
+
 
 def suite_tasks(suite: str) -> tuple[str, ...]:
     """The tasks of a suite of the paper, in its order: the columns of the suite's matrices."""
@@ -86,20 +95,20 @@ def run_summary(config: Config, returns: Sequence[float]) -> str:
             f"human-normalised: {100 * float(hns(name, mean)):.1f} %"
             f" (random {published.random()[name]:g}, human {published.human()[name]:g})"
         )
-        scores = published.atari_scores()
-        lines.append(
-            f"the paper at 100k steps: SPR {scores['spr'][name]:g}, PlayVirtual {scores['playvirtual'][name]:g}"
-            + _shorter(config, 100_000)
-        )
+        lines.append("the paper at 100k steps: " + _paper_scores(config, published.atari_scores(), "SPR", 100_000))
     for budget in published.DMC_BUDGETS:
         scores = published.dmc_scores(budget)
         if family == "dmc" and name in scores["playvirtual"]:
-            spr, ours = scores["spr"][name], scores["playvirtual"][name]
-            paper = f"the paper at {budget // 1000}k environment steps: SPR† {spr:g}, PlayVirtual {ours:g}"
-            lines.append(paper + _shorter(config, budget))
+            # SPR† is SPR on SAC as the paper's authors ran it.
+            printed = _paper_scores(config, scores, "SPR†", budget)
+            lines.append(f"the paper at {budget // 1000}k environment steps: {printed}")
     return "\n".join(lines)
 
 
-def _shorter(config: Config, budget: int) -> str:
-    """The note on a run that has fewer steps than the paper's."""
-    return "" if config.steps >= budget else f"; this run has {counted(config.steps, 'step')}"
+def _paper_scores(config: Config, scores: published.Table, spr: str, budget: int) -> str:
+    """The paper's scores on the run's task, that of its own method first, and a note on a run with fewer steps."""
+    own, task = name_in_paper(config.method), config.task.partition("/")[2]
+    titles = {own: PAPER_BASELINES[own]} if own in PAPER_BASELINES and own in scores else {}
+    titles |= {**PAPER_METHODS, "spr": spr}
+    shorter = "" if config.steps >= budget else f"; this run has {counted(config.steps, 'step')}"
+    return ", ".join(f"{title} {scores[name][task]:g}" for name, title in titles.items()) + shorter

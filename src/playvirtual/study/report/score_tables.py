@@ -11,35 +11,21 @@ from playvirtual.study.report import statistics as st
 from playvirtual.study.report.sections import Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.report.statistics import Estimate
 from playvirtual.study.report.tables import Table
-from playvirtual.study.scores import suite_tasks
+from playvirtual.study.scores import PAPER_BASELINES, PAPER_METHODS, name_in_paper, suite_tasks
 from playvirtual.study.text import counted, duration
 
-# By the names in the papers' tables: how a column is headed, and the method here whose runs it stands beside.
-PAPER_METHODS = {"spr": "SPR, paper", "playvirtual": "PlayVirtual, paper"}
-PAPER_BASELINES = {
-    "der": ("DER, paper", "der"),
-    "otr": ("OTRainbow, paper", "otr"),
-    "sac_ae": ("SAC+AE, paper", "sac-ae"),
-    "curl": ("CURL, paper", "curl"),
-    "drq": ("DrQ, paper", "drq"),
-}
 WORLD_MODELS = {"simple": "SimPLe", "planet": "PlaNet", "dreamer": "Dreamer", "slac": "SLAC"}
 PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}
 STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
 MAX_PAIRS = 15  # comparisons shown
 
 
-def name_in_paper(method: str) -> str:
-    """What the paper's tables call a method here."""
-    return {own: name for name, (_, own) in PAPER_BASELINES.items()}.get(method, method)
-
-
 def paper_methods(section: Section) -> dict[str, str]:
     """Name in the paper's table → heading: SPR and PlayVirtual, and before them the baselines that have runs here."""
-    run = {setting.method for setting in section.runs}
-    baselines = {name: heading for name, (heading, method) in PAPER_BASELINES.items() if method in run}
+    run = {name_in_paper(setting.method) for setting in section.runs}
+    baselines = {name: title for name, title in PAPER_BASELINES.items() if name in run}
     table = paper_scores(section.family, section.steps)
-    return {name: heading for name, heading in {**baselines, **PAPER_METHODS}.items() if name in table}
+    return {name: f"{title}, paper" for name, title in {**baselines, **PAPER_METHODS}.items() if name in table}
 
 
 def published_table(section: Section) -> Table | None:
@@ -47,8 +33,8 @@ def published_table(section: Section) -> Table | None:
     table = paper_scores(section.family, section.steps)
     if section.suite is None:
         return None
-    headings = {**WORLD_MODELS, **{name: heading for name, (heading, _) in PAPER_BASELINES.items()}, **PAPER_METHODS}
-    shown = {name: heading.removesuffix(", paper") for name, heading in headings.items() if name in table}
+    titles = {**WORLD_MODELS, **PAPER_BASELINES, **PAPER_METHODS}
+    shown = {name: title for name, title in titles.items() if name in table}
     names = [task.partition("/")[2] for task in section.tasks]
     rows = [(task, *(number(table[name].get(task)) for name in shown)) for task in names if task in table["spr"]]
     alone = ", ".join(heading for name, heading in WORLD_MODELS.items() if name in table)
