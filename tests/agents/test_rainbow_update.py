@@ -6,12 +6,13 @@ are augmented, the head is noisy, gradients are clipped, and the target network 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 
+from playvirtual import kernels
 from playvirtual.config.hyperparameters import METHODS
 from playvirtual.method import RandomInputs
 from playvirtual.replay.batches import RainbowBatch
@@ -59,9 +60,20 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("case", ["playvirtual", "spr", "latent-mse", "target-tau", "vectors"])
+def test_three_updates_with_the_larger_products_of_a_gpu_are_too(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "saves_launches", lambda x: True)
+    compare_three_updates({"B": 9, **CASES[case]})
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_three_updates_are_those_of_the_plain_reading(case: str) -> None:
-    options = dict(CASES[case])
+    compare_three_updates(CASES[case])
+
+
+def compare_three_updates(case: Mapping[str, Any]) -> None:
+    """Compares three updates of the agent with those of its plain twin: metrics, priorities, all that they change."""
+    options = dict(case)
     B = options.pop("B", 5)
     config = small_config(**options)
     agent = small_agent(config, seed=1)

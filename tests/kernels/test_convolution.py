@@ -3,15 +3,18 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from playvirtual import kernels
 from playvirtual.kernels.convolution import conv_relu, pad_to_multiple, space_to_depth_size
-from playvirtual.kernels.space_to_depth import space_to_depth
+from playvirtual.kernels.space_to_depth import depth_to_space, space_to_depth
 from tests.interpreted import interpreted, needs_triton
 from tests.kernels.errors import worst
 
 # N, C, H, C′, side, stride
 SHAPES = [(2, 4, 20, 32, 8, 4), (2, 9, 12, 32, 3, 2), (2, 32, 9, 64, 4, 2), (3, 16, 7, 32, 3, 1)]
+SHAPES += [(2, 32, 10, 64, 4, 2)]  # its gradient goes over blocks
 SHAPES += [(2, 4, 19, 32, 5, 5), (2, 32, 16, 64, 5, 5), (2, 32, 9, 32, 3, 1)]  # of the baselines' encoders
 
 
@@ -27,6 +30,12 @@ def test_blocks_keep_every_pixel_of_a_square_together() -> None:
     x = torch.arange(16).view(1, 1, 4, 4)
     assert space_to_depth(x, 2)[0, :, 0, 1].tolist() == [2, 3, 6, 7, 0, 0, 0, 0]  # rounded up to eight channels
     assert torch.equal(space_to_depth(x, 1), x)
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
+def test_blocks_are_undone(size: int, channels: int, height: int, width: int) -> None:
+    x = torch.rand(2, channels, height * size, width * size)
+    assert torch.equal(depth_to_space(space_to_depth(x, size), size, channels), x)
 
 
 def test_without_fused_kernels_images_stay_as_they_are() -> None:
@@ -71,7 +80,8 @@ def relative_errors(device: str) -> dict[str, float]:
             assert x.grad is not None
             found.append([y.detach(), x.grad, *(p.grad.clone() for p in conv.parameters() if p.grad is not None)])
         for name, expected, got in zip(("y", "x", "weight", "bias"), *found, strict=True):
-            errors[f"{C}->{out}, {side} by {stride}: {name}"] = float((got - expected).norm() / expected.norm())
+            case = f"{C}->{out}, {side} by {stride} on {height}: {name}"
+            errors[case] = float((got - expected).norm() / expected.norm())
     return errors
 
 

@@ -44,13 +44,14 @@ def crop_errors(device: str) -> list[float]:
         (9, 12, 12, 2),
         (4, 11, 11, 1),
     ]:
-        images = torch.randint(256, (3, C, height, height), dtype=torch.uint8, generator=generator)
+        pairs = torch.randint(256, (3, 2, C, height, height), dtype=torch.uint8, generator=generator)
+        images = pairs[:, 1]  # each in one piece, with another one in between
         shifted = size == height
         low, high = (-3, 4) if shifted else (0, height - size + 1)
         offsets = torch.randint(low, high, (7, 2), generator=generator)
         source, factor = torch.randint(3, (7,), generator=generator), torch.rand(7, generator=generator)
         expected = random_crop(images, offsets, size, source, factor, block)
-        on_device = [t.to(device) for t in (images, offsets, source, factor / 255.0)]
+        on_device = [pairs.to(device)[:, 1], *(t.to(device) for t in (offsets, source, factor / 255.0))]
         got = crop_triton.crop(*on_device, size, block, clamp=shifted, low=False).cpu()
         assert got.shape == expected.shape
         errors.append(float((got - expected).abs().max()))
@@ -72,11 +73,13 @@ def hopper_crops_agree(device: str) -> bool:
     """Whether the kernel for Hopper makes PyTorch's crops, bit for bit."""
     generator = torch.Generator().manual_seed(0)
     for C, height, size, block in [(9, 100, 84, 2), (3, 10, 8, 2), (4, 30, 20, 4)]:
-        images = torch.randint(256, (2, C, height, height), dtype=torch.uint8, generator=generator)
+        pairs = torch.randint(256, (2, 2, C, height, height), dtype=torch.uint8, generator=generator)
+        images = pairs[:, 1]  # each in one piece, with another one in between
         offsets = torch.randint(height - size + 1, (3, 2), generator=generator)
         source, factor = torch.randint(2, (3,), generator=generator), torch.rand(3, generator=generator) / 255.0
         expected = space_to_depth(crop(images, offsets, size, source).float() * factor[:, None, None, None], block)
-        got = crop_hopper.crop(*(t.to(device) for t in (images, offsets, source, factor)), size, block)
+        on_device = [pairs.to(device)[:, 1], *(t.to(device) for t in (offsets, source, factor))]
+        got = crop_hopper.crop(*on_device, size, block)
         if not torch.equal(got.cpu(), expected.bfloat16()):
             return False
     return True

@@ -74,7 +74,7 @@ def test_cropping(channels: int, height: int, block: int) -> None:
 
     types = {"images": "*u8", "offsets": "*i64", "source": "*i64", "factor": "*fp32", "out": "*bf16"}
     sizes = {"C": channels, "H": height, "W": height, "SIZE": 84, "BLOCK": block, "XS": 128, "CS": 16}
-    constants = {**sizes, "CB": depth_channels(channels, block), "CLAMP": height == 84}
+    constants = {**sizes, "STEP": channels * height**2, "CB": depth_channels(channels, block), "CLAMP": height == 84}
     assert shared_memory(crop_triton.crop_kernel, types, constants, HOPPER) <= SHARED[HOPPER]
 
 

@@ -42,6 +42,11 @@ def under_mps() -> bool:
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
+def saves_launches(x: torch.Tensor) -> bool:
+    """Whether x is where fewer and larger kernels are worth some more arithmetic: on a GPU, not on a CPU."""
+    return x.is_cuda
+
+
 def tensor_core_precision(dtype: torch.dtype) -> str:
     """How Triton is to multiply: exactly, or with tensor cores' short mantissa where PyTorch may do so too."""
     exact = dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32

@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # No `from __future__ import annotations`: torch.library reads the operators' signatures at run time.
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from playvirtual import kernels
+from playvirtual.kernels.space_to_depth import depth_channels, depth_to_space, space_to_depth
 
 LARGE = 2**18  # pixels of output from which on cuDNN is asked
 
@@ -116,12 +118,37 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     x, w, b, y = ctx.saved_tensors
     g, db = relu_backward_op(gradient, y)
-    tensors = [t.permute(0, 3, 1, 2) for t in (g, x, w)]
-    mask = [ctx.needs_input_grad[0], True, False]
-    dx, dw, _ = torch.ops.aten.convolution_backward(
-        *tensors, None, [ctx.stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, mask
-    )
-    return dx.permute(0, 2, 3, 1) if mask[0] else None, dw.permute(0, 2, 3, 1), db.to(b.dtype), None
+    g, images, filters = (t.permute(0, 3, 1, 2) for t in (g, x, w))
+    dx = data_gradient(g, filters, ctx.stride, images.shape).permute(0, 2, 3, 1) if ctx.needs_input_grad[0] else None
+    dw = _gradients(g, images, filters, ctx.stride, [False, True, False])[1]
+    return dx, dw.permute(0, 2, 3, 1), db.to(b.dtype), None
+
+
+def data_gradient(g: Tensor, w: Tensor, stride: int, size: torch.Size) -> Tensor:
+    """dL/dx of size (N, CI, H, W) from dL/d(x * w), (N, CO, HO, WO), and filters (CO, CI, side, side).
+
+    Where the stride divides the filters and the images it is that of a convolution with stride 1 over blocks of pixels:
+    cuDNN takes three times as long for a stride of 2.
+    """
+    _, channels, height, width = size
+    if stride == 1 or w.shape[2] % stride or height % stride or width % stride:
+        return _gradients(g, _empty_images(g, size), w, stride, [True, False, False])[0]
+    blocks = (size[0], depth_channels(channels, stride), height // stride, width // stride)
+    dx = _gradients(g, _empty_images(g, blocks), space_to_depth(w, stride), 1, [True, False, False])[0]
+    return depth_to_space(dx, stride, channels)
+
+
+def _empty_images(like: Tensor, size: Sequence[int]) -> Tensor:
+    """Images of this size, channels last, whose values are not read."""
+    N, channels, height, width = size
+    return like.new_empty(N, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _gradients(g: Tensor, x: Tensor, w: Tensor, stride: int, wanted: list[bool]) -> tuple[Tensor, ...]:
+    """PyTorch's gradients of conv2d(x, w) with respect to images, filters and bias, as far as they are wanted."""
+    backward = torch.ops.aten.convolution_backward
+    found: tuple[Tensor, ...] = backward(g, x, w, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, wanted)
+    return found
 
 
 conv_relu_op.register_autograd(_backward, setup_context=_save)

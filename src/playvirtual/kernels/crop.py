@@ -50,6 +50,8 @@ def _random_crop_fused(
     source = torch.arange(len(images), device=images.device) if source is None else source
     if offsets is None:
         offsets = torch.zeros((len(source), 2), dtype=torch.int64, device=images.device)
+    if not images[0].is_contiguous():
+        images = images.contiguous()
     low = torch.is_autocast_enabled(images.device.type)
     clamp = size == images.shape[-1]  # a shift leaves its image, a crop does not
     if low and not clamp and crop_hopper.usable(images.device, tuple(images.shape[1:]), size, space_to_depth):

@@ -9,16 +9,17 @@ constexpr int SIDE = SIZE / BLOCK, BLOCKS = SIDE * SIDE;
 constexpr int THREADS = 256, PARTS = (BLOCKS + THREADS - 1) / THREADS, EACH = (BLOCKS + PARTS - 1) / PARTS;
 constexpr int VALUES = BLOCK * BLOCK * C;
 
-// Crop v, at its offset (top, left) in images[source[v]], times its factor: (V, SIDE, SIDE, UNITS).
+// Crop v, at its offset (top, left) in images[source[v]], times its factor: (V, SIDE, SIDE, UNITS). Images are `step` bytes
+// apart.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    crop(const unsigned char *images, const long long *offsets, const long long *source, const float *factor,
+    crop(const unsigned char *images, int step, const long long *offsets, const long long *source, const float *factor,
          uint4 *out) {
     const int v = blockIdx.x / PARTS, begin = blockIdx.x % PARTS * EACH, here = begin + threadIdx.x;
     const int count = BLOCKS - begin < EACH ? BLOCKS - begin : EACH;
     const u32 shared = shared_base();
     if ((int)threadIdx.x < count) {
         const int top = (int)offsets[2 * v] + here / SIDE * BLOCK, left = (int)offsets[2 * v + 1] + here % SIDE * BLOCK;
-        const unsigned char *from = images + source[v] * (C * H * W) + top * W + left;
+        const unsigned char *from = images + source[v] * step + top * W + left;
         const float scale = factor[v];
         unsigned char bytes[VALUES];
 #pragma unroll

@@ -68,7 +68,8 @@ def crop_op(images: Tensor, offsets: Tensor, source: Tensor, factor: Tensor, siz
     """(N, C, H, W) uint8 -> (V, size/block, size/block, channels) bfloat16; no crop may leave its image."""
     sizes = sizes_for(tuple(images.shape[1:]), size, block)
     out = _outputs(images, source, size, block)
-    hopper.launch(sizes, images.device, len(source) * sizes.parts, [images, offsets, source, factor, out])
+    arguments = [images, images.stride(0), offsets, source, factor, out]
+    hopper.launch(sizes, images.device, len(source) * sizes.parts, arguments)
     return out
 
 
@@ -85,7 +86,7 @@ def _(images, offsets, source, factor, size, block):
 def crop(images: Tensor, offsets: Tensor, source: Tensor, factor: Tensor, size: int, block: int) -> Tensor:
     """Crop v, at its offset (top, left) in images[source[v]], times its factor: (V, channels, size/block, size/block).
 
-    Offsets and sources are int64, factors float32.
+    Offsets and sources are int64, factors float32. Each of the images is contiguous; they may lie apart.
     """
-    crops: Tensor = crop_op(images.contiguous(), offsets.contiguous(), source, factor, size, block)
+    crops: Tensor = crop_op(images, offsets.contiguous(), source, factor, size, block)
     return crops.permute(0, 3, 1, 2)

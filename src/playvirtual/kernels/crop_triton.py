@@ -11,10 +11,13 @@ from playvirtual.kernels.space_to_depth import depth_channels
 
 
 @triton.jit
-def crop_kernel(images, offsets, source, factor, out, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-          SIZE: tl.constexpr, BLOCK: tl.constexpr, CB: tl.constexpr, CLAMP: tl.constexpr,
+def crop_kernel(images, offsets, source, factor, out, STEP: tl.constexpr, C: tl.constexpr, H: tl.constexpr,
+          W: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, CB: tl.constexpr, CLAMP: tl.constexpr,
           XS: tl.constexpr, CS: tl.constexpr):  # fmt: skip
-    """One row of blocks of one crop, CB channels each, in the order y, x, channel; XS ≥ SIZE and CS ≥ C."""
+    """One row of blocks of one crop, CB channels each, in the order y, x, channel; XS ≥ SIZE and CS ≥ C.
+
+    STEP is the distance between two images in memory.
+    """
     v, row = tl.program_id(0), tl.program_id(1)
     x = tl.arange(0, XS)[:, None, None]
     line = tl.arange(0, BLOCK)[None, :, None]
@@ -24,7 +27,7 @@ def crop_kernel(images, offsets, source, factor, out, C: tl.constexpr, H: tl.con
     y, column = top + row * BLOCK + line, left + x
     if CLAMP:  # only where a crop may leave its image: neighbouring pixels are fetched together without
         y, column = tl.minimum(tl.maximum(y, 0), H - 1), tl.minimum(tl.maximum(column, 0), W - 1)
-    image = images + tl.load(source + v) * (C * H * W)
+    image = images + tl.load(source + v) * STEP
     value = tl.load(image + (c * H + y) * W + column, mask=inside, other=0).to(tl.float32) * tl.load(factor + v)
     begin = out + (v.to(tl.int64) * (SIZE // BLOCK) + row) * (SIZE // BLOCK * CB)
     place = x // BLOCK * CB + (line * BLOCK + x % BLOCK) * C + c
@@ -46,8 +49,8 @@ def crop_op(
     out = torch.empty(V, rows, rows, channels, dtype=dtype, device=images.device)
     power = triton.next_power_of_2
     crop_kernel[(V, rows)](
-        images, offsets, source, factor, out, C=C, H=H, W=W, SIZE=size, BLOCK=block, CB=channels, CLAMP=clamp,
-        XS=power(size), CS=power(C),
+        images, offsets, source, factor, out, STEP=images.stride(0), C=C, H=H, W=W, SIZE=size, BLOCK=block,
+        CB=channels, CLAMP=clamp, XS=power(size), CS=power(C),
     )  # fmt: skip
     return out
 
@@ -73,7 +76,8 @@ def crop(
 
     (N, C, H, W) uint8 -> (V, `depth_channels`, size/block, size/block). Without `clamp` no crop may leave its image;
     `block` is a power of two that divides `size`.
+    Each of the images is contiguous; they may lie apart.
     """
-    arguments = (images.contiguous(), offsets.contiguous(), source, factor, size, block, clamp, low)
+    arguments = (images, offsets.contiguous(), source, factor, size, block, clamp, low)
     crops: Tensor = crop_op(*arguments)
     return crops.permute(0, 3, 1, 2)

@@ -23,3 +23,10 @@ def space_to_depth(x: Tensor, size: int) -> Tensor:
     grouped: Tensor = cut.permute(0, 2, 4, 3, 5, 1).flatten(3)  # (N, H/size, W/size, size²·C)
     spare = depth_channels(x.shape[1], size) - grouped.shape[3]
     return F.pad(grouped, (0, spare)).permute(0, 3, 1, 2)
+
+
+def depth_to_space(x: Tensor, size: int, channels: int) -> Tensor:
+    """(N, `depth_channels`, H/size, W/size) -> (N, C, H, W), channels last: what `space_to_depth` has made, undone."""
+    blocks = x.permute(0, 2, 3, 1)[..., : channels * size * size].unflatten(3, (size, size, channels))
+    images: Tensor = blocks.permute(0, 1, 3, 2, 4, 5).flatten(3, 4).flatten(1, 2)  # (N, H, W, C)
+    return images.permute(0, 3, 1, 2)

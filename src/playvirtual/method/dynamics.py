@@ -109,21 +109,31 @@ class ConvDynamics(Dynamics):
         for conv in (self.conv1, self.conv2):
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
 
+    def _filters(self) -> tuple[Tensor, Tensor]:
+        """The first convolution's filters for z (C, C, 3, 3) and for the action's planes (C, |A|, 9)."""
+        # Channels last before they are divided, so that their gradients add up in the parameter's own order.
+        weight = self.conv1.weight.permute(0, 2, 3, 1)  # (C, 3, 3, C + |A|)
+        w1, planes = weight[..., : self.channels], weight[..., self.channels :]
+        return w1.permute(0, 3, 1, 2), planes.flatten(1, 2).transpose(1, 2)
+
     def action_maps(self, height: int, width: int) -> Tensor:
         """(|A|, H·W·C): what each action adds to the first convolution's output, bias included."""
-        weight = self.conv1.weight[:, self.channels :].flatten(2)  # (C, |A|, 9)
+        _, weight = self._filters()  # (C, |A|, 9)
         # A plane is 1 inside the map and 0 around it: a position adds up the taps that lie inside.
         plane = torch.ones(1, 1, height, width, device=weight.device, dtype=weight.dtype)
         inside = F.unfold(plane, 3, padding=1)[0]  # (9, H·W)
+        if kernels.saves_launches(weight):  # compiled to one kernel; a product would need others that cast and copy
+            maps = (weight[..., None] * inside).sum(2).permute(1, 2, 0)
+        else:
+            maps = (weight.permute(1, 0, 2) @ inside).transpose(1, 2)  # (|A|, H·W, C)
         assert self.conv1.bias is not None
-        maps = (weight.permute(1, 0, 2) @ inside).transpose(1, 2) + self.conv1.bias  # (|A|, H·W, C)
-        return maps.flatten(1)
+        return (maps + self.conv1.bias).flatten(1)
 
     def forward(self, z: Tensor, a: Tensor) -> Tensor:  # (N, C, H, W), (N,) -> (N, C, H, W)
         one_hot = self.actions.encode(a).to(z.dtype)  # (N, |A|)
         height, width = z.shape[2:]
         action_map = (one_hot @ self.action_maps(height, width)).view(-1, height, width, self.channels)
-        w1 = self.conv1.weight[:, : self.channels]
+        w1, _ = self._filters()
         return rollout_kernels.step(z, action_map.permute(0, 3, 1, 2), w1, self.bn, self.conv2.weight, self.conv2.bias)
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
@@ -148,7 +158,7 @@ class ConvDynamics(Dynamics):
         assert self.conv2.bias is not None
         weights: tuple[Tensor, ...] = (
             self.action_maps(height, width).float(),
-            self.conv1.weight[:, : self.channels],
+            self._filters()[0],
             self.bn.weight,
             self.bn.bias,
             self.conv2.weight,

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from playvirtual import kernels
 from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
 from playvirtual.method import rescale
@@ -118,27 +119,42 @@ class DuelingHead(nn.Module):
         self.atom_bias = nn.Parameter(torch.zeros(atoms))
 
     def forward(self, z: Tensor, noisy: bool = True) -> Tensor:  # (N, …) -> (N, |A|, atoms)
-        x = scale_gradient(z.flatten(1), self.gradient_scale)
-        hidden = F.relu(self._hidden(x, noisy))
+        hidden = F.relu(self._hidden(scale_gradient(z, self.gradient_scale), noisy))
         # Rounded to autocast's few digits, logits would make actions look alike that differ by little.
-        with torch.autocast(x.device.type, enabled=False):
-            value, advantage = hidden.to(self.atom_bias.dtype).chunk(2, 1)
-            value = self.value.out(value, noisy).view(-1, 1, self.atoms)
-            advantage = self.advantage.out(advantage, noisy).view(-1, self.actions, self.atoms) + self.atom_bias
+        with torch.autocast(z.device.type, enabled=False):
+            value, advantage = self._outputs(hidden.to(self.atom_bias.dtype), noisy)
+            value = value.view(-1, 1, self.atoms)
+            advantage = advantage.view(-1, self.actions, self.atoms) + self.atom_bias
             logits: Tensor = value + advantage - advantage.mean(1, keepdim=True)
         return logits
 
     def project(self, z: Tensor) -> Tensor:
         """g(z): both streams' first layers side by side, without noise and without ReLU. (N, …) -> (N, 2·hidden)."""
-        return self._hidden(z.flatten(1), noisy=False)
+        return self._hidden(z, noisy=False)
 
-    def _hidden(self, x: Tensor, noisy: bool) -> Tensor:
-        """Value's and advantage's first layers, for a batch by one product. (N, inputs) -> (N, 2·hidden)."""
+    def _hidden(self, z: Tensor, noisy: bool) -> Tensor:
+        """Value's and advantage's first layers, for a batch by one product. (N, …) -> (N, 2·hidden)."""
         layers = self.value.hidden, self.advantage.hidden
-        if len(x) < FEW:
-            return torch.cat([layer(x, noisy) for layer in layers], 1)
+        if len(z) < FEW:
+            return torch.cat([layer(z.flatten(1), noisy) for layer in layers], 1)
         weight, bias = (torch.cat(both) for both in zip(*(layer.weights(noisy) for layer in layers), strict=True))
-        return F.linear(x, weight, bias)
+        if z.dim() == 4 and kernels.saves_launches(z):
+            # Maps lie channels last in memory: the weights, which are copied anyway, follow their order.
+            z, weight = (x.permute(0, 2, 3, 1) for x in (z, weight.unflatten(1, z.shape[1:])))
+        return F.linear(z.flatten(1), weight.flatten(1), bias)
+
+    def _outputs(self, hidden: Tensor, noisy: bool) -> tuple[Tensor, Tensor]:
+        """Value's and advantage's second layers, (N, 2·hidden) -> (N, atoms), (N, |A|·atoms)."""
+        if len(hidden) < FEW or not kernels.saves_launches(hidden):
+            value, advantage = hidden.chunk(2, 1)
+            return self.value.out(value, noisy), self.advantage.out(advantage, noisy)
+        (value, value_bias), (advantage, advantage_bias) = (
+            layer.weights(noisy) for layer in (self.value.out, self.advantage.out)
+        )
+        # One product: each layer has zeros for the other one's inputs.
+        weight = torch.cat([F.pad(value, (0, advantage.shape[1])), F.pad(advantage, (value.shape[1], 0))])
+        out = F.linear(hidden, weight, torch.cat([value_bias, advantage_bias]))
+        return out[:, : self.atoms], out[:, self.atoms :]
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all four layers."""
