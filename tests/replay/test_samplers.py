@@ -262,7 +262,7 @@ def test_a_uniform_batch_tells_its_positions_and_has_sequences_only_with_a_horiz
         assert sampler.state_dict() == {}
 
 
-def test_compiled_uniform_sampling_follows_a_buffer_that_grows_and_wraps_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_uniform_sampling_follows_a_buffer_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled once for the first batch, which is all that a CUDA graph captures, it reads what a plain sampler reads.
 
     The first batch comes before any episode is long enough for a sequence; the ring buffer is overwritten twice.
