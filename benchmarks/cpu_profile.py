@@ -72,13 +72,13 @@ def _rainbow(agent: Rainbow) -> Iterator[Part]:
 
 
 def _sac(agent: Sac) -> Iterator[Part]:
-    yield agent, "_critic_losses", "    losses"
-    yield agent, "_actor_losses", "    losses"
+    yield agent, "_mean_critic_loss", "    losses"
+    yield agent, "_mean_actor_loss", "    losses"
     yield adam, "clip_grad_norm_by_group", "    gradient norms"
     if "encoder" in agent.optimizers:
         yield torch.nn.utils, "clip_grad_norm_", "    gradient norms"
     if agent.objective is not None:
-        yield agent, "_auxiliary_losses", "    losses"
+        yield agent, "_mean_auxiliary_loss", "    losses"
     for optimizer in agent.optimizers.values():
         yield optimizer, "step", "    optimizer"
     yield agent, "update_critic_target", "    target networks"

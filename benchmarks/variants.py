@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -160,21 +161,26 @@ def _rainbow(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, 
 def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
     agent, schedule = trainer.agent, trainer.learner.schedule
     assert isinstance(agent, Sac)
-    objective = agent.objective
-    assert objective is not None
 
-    def auxiliary(losses: dict[str, Tensor]) -> Tensor:
-        return objective.total({name: loss.mean() for name, loss in losses.items()}, schedule["lambda_cyc"])
+    def named(total: str, found: tuple[Tensor, dict[str, Tensor]]) -> dict[str, Tensor]:
+        loss, metrics = found
+        return {total: loss, **{name: value for name, value in metrics.items() if not name.startswith("q")}}
 
-    critic, actor = _parts(agent.critic), {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
+    def critic() -> dict[str, Tensor]:
+        return named("loss_critic", agent._mean_critic_loss(batch.transitions, randoms))
+
+    def auxiliary() -> dict[str, Tensor]:
+        found = agent._mean_auxiliary_loss(batch.sequences, randoms.auxiliary, schedule["lambda_cyc"])
+        return named("loss_auxiliary", found)
+
+    def actor() -> dict[str, Tensor]:
+        return named("loss_actor_and_alpha", agent._mean_actor_loss(batch.transitions, randoms))
+
+    yield critic, itemgetter("loss_critic"), _parts(agent.critic)
     learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary)}
-    yield lambda: agent._critic_losses(batch.transitions, randoms), lambda found: found["critic"].mean(), critic
-    yield lambda: agent._auxiliary_losses(batch.sequences, randoms.auxiliary), auxiliary, learned
-    yield (
-        lambda: agent._actor_losses(batch.transitions, randoms),
-        lambda found: found["actor"].mean() + found["alpha"].mean(),
-        actor,
-    )
+    yield auxiliary, itemgetter("loss_auxiliary"), learned
+    learned = {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
+    yield actor, itemgetter("loss_actor_and_alpha"), learned
 
 
 def _parts(module: nn.Module) -> dict[str, list[nn.Parameter]]:

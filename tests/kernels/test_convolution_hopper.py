@@ -73,6 +73,17 @@ def test_the_kernel_computes_what_pytorch_does(
     assert worst(found.values()) < 0.01, found
 
 
+def test_gradients_of_weights_are_in_the_parameters_order() -> None:
+    """Autograd copies a parameter's gradient whose strides are others, in a launch of its own."""
+    torch.manual_seed(0)
+    x, g = (torch.randn(2, *size, 64, dtype=torch.float64) for size in ((7, 6), (5, 4)))
+    weight = torch.randn(64, 64, 3, 3, dtype=torch.float64).to(memory_format=torch.channels_last)
+    found = convolution_hopper._weights_backward(g, x, weight)
+    assert found.stride() == torch.nn.Conv2d(64, 64, 3).weight.stride()
+    images, outputs = (t.permute(0, 3, 1, 2) for t in (x, g))
+    torch.testing.assert_close(found, torch.nn.grad.conv2d_weight(images, weight.shape, outputs))
+
+
 @pytest.mark.parametrize("batch", [128, 512, 2048])
 def test_the_encoder_of_dmcontrol_suits_the_kernel(batch: int) -> None:
     layers = convolution_hopper.layers_for((40, 42, 42), ENCODER)

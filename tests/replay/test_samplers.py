@@ -1,5 +1,6 @@
 """Prioritized sampling by hand and by frequencies, uniform sampling, and where sequences may start."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -259,3 +260,33 @@ def test_a_uniform_batch_tells_its_positions_and_has_sequences_only_with_a_horiz
         assert list(sampler.positions(batch)) == kinds
         sampler.update_priorities(batch, None)
         assert sampler.state_dict() == {}
+
+
+def test_compiled_uniform_sampling_follows_a_buffer_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled once for the first batch, which is all that a CUDA graph captures, it reads what a plain sampler reads.
+
+    The first batch comes before any episode is long enough for a sequence; the ring buffer is overwritten twice.
+    """
+    replay = ReplayBuffer(50, (1, 1, 1), 3, 1)
+    plain, compiled = (uniform(replay, K=3, seed=1) for _ in range(2))
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    compiled.compile()
+    seen_sequences, number = [], 0
+    for length in (3, 2, 5, 30, 4, 9, 12, 30, 25, 3, 7):
+        for step in range(length):
+            number += 1
+            ends, terminated = step == length - 1, length % 2 == 1
+            last_frame = picture(number + 1) if ends and not terminated else None
+            store(replay, picture(number), [number], number, terminated=ends and terminated, last_frame=last_frame)
+        with torch._dynamo.config.patch(error_on_recompile=bool(seen_sequences)):
+            ours, theirs = compiled.sample({}), plain.sample({})
+        assert ours.sequences is not None
+        assert theirs.sequences is not None
+        for part, other in ((ours.transitions, theirs.transitions), (ours.sequences, theirs.sequences)):
+            assert all(torch.equal(a, b) for a, b in zip(part, other, strict=True))
+        seen_sequences.append(bool(ours.sequences.mask.all()))
+    assert seen_sequences[:2] == [False, False]
+    assert all(seen_sequences[2:])
+    assert replay.num_added > 2 * replay.capacity
+    torch._dynamo.reset()

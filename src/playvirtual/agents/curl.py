@@ -124,7 +124,7 @@ class CurlSac(Sac):
         rate = c.contrast_learning_rate
         self.optimizers["contrast"] = self._adam(self.encoder, self.similarity, lr=rate)
         self.optimizers["contrast_encoder"] = self._adam(self.encoder, lr=rate)
-        self._contrastive_loss = self.contrastive_loss
+        self._mean_contrastive_loss = self.mean_contrastive_loss
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
@@ -145,19 +145,22 @@ class CurlSac(Sac):
             positives = self.target_critic.encoder(self.augment.crop(batch.observations, keys))
         return info_nce(self.similarity(queries, positives))
 
+    def mean_contrastive_loss(self, batch: TransitionBatch, randoms: SacRandoms, keys: Tensor) -> Tensor:
+        """Its mean over the batch; compiled as one function."""
+        return self.contrastive_loss(batch, randoms, keys).mean()
+
     def update_contrast(self, batch: TransitionBatch, randoms: SacRandoms, keys: Tensor) -> dict[str, Tensor]:
         """One step of the similarity, two of the encoder."""
         with self._autocast():
-            loss = self._contrastive_loss(batch, randoms, keys)
-        mean = loss.mean()
-        self._set_gradients(mean, "contrast")
+            loss = self._mean_contrastive_loss(batch, randoms, keys)
+        self._set_gradients(loss, "contrast")
         self.optimizers["contrast_encoder"].step()
         self.optimizers["contrast"].step()
-        return {"loss_contrast": mean}
+        return {"loss_contrast": loss}
 
     def compile(self) -> None:
         super().compile()
-        self._contrastive_loss = torch.compile(self.contrastive_loss)
+        self._mean_contrastive_loss = torch.compile(self.mean_contrastive_loss)
 
     def _modules(self) -> dict[str, nn.Module]:
         return {**super()._modules(), "similarity": self.similarity}

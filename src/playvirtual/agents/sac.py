@@ -106,8 +106,8 @@ class Sac:
             actor=Every(c.actor_period), critic_target=Every(c.critic_target_period), momentum=Every(c.momentum_period)
         )
         self.schedules: Mapping[str, Callable[[int], float]] = {"lambda_cyc": lambda_cyc_schedule(config.objective)}
-        self._critic_losses, self._actor_losses = self.critic_losses, self.actor_losses
-        self._auxiliary_losses = self.auxiliary_losses
+        self._mean_critic_loss, self._mean_actor_loss = self.mean_critic_loss, self.mean_actor_loss
+        self._mean_auxiliary_loss = self.mean_auxiliary_loss
 
     def _make_augment(self, image_size: int, block: int) -> RandomCrop | RandomShift:
         """The RL losses see random crops alone."""
@@ -257,6 +257,31 @@ class Sac:
         )
         return losses
 
+    # Metrics are means of losses without gradient: the backward pass of what is compiled would begin at them as well.
+
+    def mean_critic_loss(self, batch: TransitionBatch, randoms: SacRandoms) -> tuple[Tensor, dict[str, Tensor]]:
+        """The critic's loss as the mean over the batch, and the metrics of Q; compiled as one function."""
+        losses = self.critic_losses(batch, randoms)
+        return losses["critic"].mean(), mean_and_range(losses["q"])
+
+    def mean_actor_loss(self, batch: TransitionBatch, randoms: SacRandoms) -> tuple[Tensor, dict[str, Tensor]]:
+        """The sum of the actor's and the temperature's mean loss, and their metrics; compiled as one function."""
+        losses = self.actor_losses(batch, randoms)
+        metrics = {f"loss_{name}": losses[name].detach().mean() for name in ("actor", "alpha")}
+        # One backward pass for both: neither loss has a gradient for the other's parameters.
+        loss = losses["actor"].mean() + losses["alpha"].mean()
+        return loss, {**metrics, "entropy": -losses["log_prob"].mean()}
+
+    def mean_auxiliary_loss(
+        self, sequences: SequenceBatch, inputs: RandomInputs, lambda_cyc: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """λ_pred · L_pred + λ_cyc · L_cyc of the means over the batch, and those means; compiled as one function."""
+        assert self.objective is not None
+        losses = self.auxiliary_losses(sequences, inputs)
+        means = {name: loss.mean() for name, loss in losses.items()}
+        metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.objective.loss_names}
+        return self.objective.total(means, lambda_cyc), metrics
+
     def update(self, batch: SacBatch, schedule: Schedule) -> Update:
         """One update of critic and auxiliary objective, and of actor and targets where they are due."""
         metrics = self.update_parts(batch, self.draw(batch), schedule)
@@ -278,31 +303,24 @@ class Sac:
     def update_critic(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of critic and encoder on the soft Bellman error."""
         with self._autocast():
-            losses = self._critic_losses(batch, randoms)
-        loss = losses["critic"].mean()
+            loss, metrics = self._mean_critic_loss(batch, randoms)
         self._set_gradients(loss, "critic")
         norm = self.clipped_adams["critic"].step()["critic"]
-        return {"loss_critic": loss, **mean_and_range(losses["q"]), "grad_norm_critic": norm}
+        return {"loss_critic": loss, **metrics, "grad_norm_critic": norm}
 
     def update_actor(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of actor and temperature."""
         with self._autocast():
-            losses = self._actor_losses(batch, randoms)
-        loss, loss_alpha = losses["actor"].mean(), losses["alpha"].mean()
-        metrics = {"loss_actor": loss, "loss_alpha": loss_alpha, "entropy": -losses["log_prob"].mean()}
-        # One backward pass for both: neither loss has a gradient for the other's parameters.
-        self._set_gradients(loss + loss_alpha, "actor", "temperature")
+            loss, metrics = self._mean_actor_loss(batch, randoms)
+        self._set_gradients(loss, "actor", "temperature")
         metrics["grad_norm_actor"] = self.clipped_adams["actor"].step()["actor"]
         self.optimizers["temperature"].step()
         return {**metrics, "alpha": self.log_alpha.exp()}
 
     def update_auxiliary(self, batch: SequenceBatch, inputs: RandomInputs, lambda_cyc: Tensor) -> dict[str, Tensor]:
         """One step of encoder, dynamics models and heads on λ_pred · L_pred + λ_cyc · L_cyc."""
-        assert self.objective is not None
         with self._autocast():
-            losses = self._auxiliary_losses(batch, inputs)
-        means = {name: loss.mean() for name, loss in losses.items()}
-        loss = self.objective.total(means, lambda_cyc)
+            loss, metrics = self._mean_auxiliary_loss(batch, inputs, lambda_cyc)
         self._set_gradients(loss, "auxiliary")
         if "encoder" in self.optimizers:  # its gradient is clipped by itself, then with the others', and used twice
             everything = self._parameters("auxiliary")
@@ -312,8 +330,7 @@ class Sac:
             self.optimizers["auxiliary"].step()
         else:
             norm = self.clipped_adams["auxiliary"].step()["auxiliary"]
-        losses = {f"loss_{name}": means[name] for name in self.objective.loss_names}
-        return {**losses, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
+        return {**metrics, "loss_auxiliary": loss, "grad_norm_auxiliary": norm}
 
     def update_critic_target(self) -> None:
         """A soft update of the target critic's Q functions and encoder."""
@@ -340,9 +357,9 @@ class Sac:
         return [p for group in self.optimizers[name].param_groups for p in group["params"]]
 
     def compile(self) -> None:
-        self._critic_losses = torch.compile(self.critic_losses)
-        self._actor_losses = torch.compile(self.actor_losses)
-        self._auxiliary_losses = torch.compile(self.auxiliary_losses)
+        self._mean_critic_loss = torch.compile(self.mean_critic_loss)
+        self._mean_actor_loss = torch.compile(self.mean_actor_loss)
+        self._mean_auxiliary_loss = torch.compile(self.mean_auxiliary_loss)
 
     def released_parameter_count(self) -> int | None:
         """The released code counts shared encoders each time they appear, target networks, and a reward predictor.

@@ -35,7 +35,7 @@ class SacAe(Sac):
         self.optimizers["decoder"] = self._adam(
             self.decoder, lr=c.decoder_learning_rate, weight_decay=c.decoder_weight_decay
         )
-        self._reconstruction_losses = self.reconstruction_losses
+        self._mean_reconstruction_loss = self.mean_reconstruction_loss
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
@@ -59,19 +59,26 @@ class SacAe(Sac):
         target = quantize(self.augment.crop_pixels(batch.observations, randoms.offsets), dither)
         return {"reconstruction": reconstruction_loss(self.decoder(z), target), "latent": latent_penalty(z)}
 
+    def mean_reconstruction_loss(
+        self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Their weighted sum as the mean over the batch, and the mean of each; compiled as one function."""
+        losses = self.reconstruction_losses(batch, randoms, dither)
+        metrics = {f"loss_{name}": loss.detach().mean() for name, loss in losses.items()}
+        return losses["reconstruction"].mean() + self.latent_weight * losses["latent"].mean(), metrics
+
     def update_decoder(self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor) -> dict[str, Tensor]:
         """One step of encoder and decoder."""
         with self._autocast():
-            losses = self._reconstruction_losses(batch, randoms, dither)
-        means = {name: loss.mean() for name, loss in losses.items()}
-        self._set_gradients(means["reconstruction"] + self.latent_weight * means["latent"], "reconstruction", "decoder")
+            loss, metrics = self._mean_reconstruction_loss(batch, randoms, dither)
+        self._set_gradients(loss, "reconstruction", "decoder")
         self.optimizers["reconstruction"].step()
         self.optimizers["decoder"].step()
-        return {f"loss_{name}": mean for name, mean in means.items()}
+        return metrics
 
     def compile(self) -> None:
         super().compile()
-        self._reconstruction_losses = torch.compile(self.reconstruction_losses)
+        self._mean_reconstruction_loss = torch.compile(self.mean_reconstruction_loss)
 
     def _modules(self) -> dict[str, nn.Module]:
         return {**super()._modules(), "decoder": self.decoder}

@@ -266,8 +266,8 @@ def _weights_backward(g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return own
     images = [t.permute(0, 3, 1, 2) for t in (g, x)]
     arguments = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])
-    found: Tensor = torch.ops.aten.convolution_backward(*images, weight, *arguments)[1]
-    return found
+    found: Tensor = torch.ops.aten.convolution_backward(*images, weight, *arguments)[1]  # channels last
+    return found.contiguous()  # as the parameters are: autograd would copy what is in another order
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:

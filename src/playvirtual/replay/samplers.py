@@ -188,25 +188,44 @@ class UniformSampler:
     ) -> None:
         self.replay, self.generator, self.K = replay, generator, K
         self.batch_size, self.sequence_batch_size = batch_size, sequence_batch_size
-        self._read_transitions: Callable[[Tensor], TransitionBatch] = partial(transition_batch, replay, gamma=gamma)
-        self._read_sequences: Callable[[Tensor, Tensor], SequenceBatch] = partial(sequence_batch, replay, K=K)
+        self._transitions_at: Callable[[Tensor], TransitionBatch] = partial(transition_batch, replay, gamma=gamma)
+        self._transition_weights: Callable[[], Tensor] = self._weigh_transitions
+        self._sequence_weights: Callable[[], Tensor] = self._weigh_sequences
+        self._transitions: Callable[[Tensor, Tensor], TransitionBatch] = self._read_transitions
+        self._sequences: Callable[[Tensor, Tensor, Tensor], SequenceBatch] = self._read_sequences
 
     def on_append(self) -> None:
         """Does nothing: the replay buffer itself tells which starts are valid."""
 
     def sample(self, schedule: Mapping[str, Tensor]) -> SacBatch:
         """Draws one batch without waiting for the device; nothing in it is scheduled."""
-        valid = self.replay.valid_starts(1)
-        transitions = self._read_transitions(self._draw(valid, self.batch_size))
+        weights = self._transition_weights()
+        transitions = self._transitions(*_running_sum_and_draws(weights, self.batch_size, self.generator))
         sequences = None
         if self.K:
-            valid = self.replay.valid_starts(self.K, within_episode=True)
-            index = self._draw(valid, self.sequence_batch_size)
-            sequences = self._read_sequences(index, valid[index])  # all invalid while there is no such sequence
+            weights = self._sequence_weights()
+            cumulative, u = _running_sum_and_draws(weights, self.sequence_batch_size, self.generator)
+            sequences = self._sequences(weights, cumulative, u)
         return SacBatch(transitions, sequences)
 
-    def _draw(self, valid: Tensor, count: int) -> Tensor:
-        return draw_proportional(valid.to(torch.float32), count, self.generator)
+    def _weigh_transitions(self) -> Tensor:
+        """(capacity,) 1 where a transition may be drawn, else 0; compiled as one function."""
+        valid = self.replay.valid_starts(1)
+        return valid.to(torch.float64)  # as the running sum is: nothing is left to convert
+
+    def _weigh_sequences(self) -> Tensor:
+        """(capacity,) 1 where a sequence may start, else 0; compiled as one function."""
+        valid = self.replay.valid_starts(self.K, within_episode=True)
+        return valid.to(torch.float64)
+
+    def _read_transitions(self, cumulative: Tensor, u: Tensor) -> TransitionBatch:
+        """The transitions that the numbers u (B,) draw; compiled as one function."""
+        return self._transitions_at(_positions_at(cumulative, u))
+
+    def _read_sequences(self, weights: Tensor, cumulative: Tensor, u: Tensor) -> SequenceBatch:
+        """The sequences that the numbers u (B,) draw, all invalid while there is none; compiled as one function."""
+        index = _positions_at(cumulative, u)
+        return sequence_batch(self.replay, index, weights[index] > 0, K=self.K)
 
     def update_priorities(self, batch: SacBatch, priorities: Tensor | None) -> None:
         """Does nothing: uniform sampling has no priorities."""
@@ -217,9 +236,11 @@ class UniformSampler:
         return {name: part.positions for name, part in parts.items() if part is not None}
 
     def compile(self) -> None:
-        """Compiles the functions that read a batch."""
-        self._read_transitions = torch.compile(self._read_transitions)
-        self._read_sequences = torch.compile(self._read_sequences)
+        """Compiles what comes before and after the running sums and the random numbers."""
+        self._transition_weights = torch.compile(self._weigh_transitions)
+        self._sequence_weights = torch.compile(self._weigh_sequences)
+        self._transitions = torch.compile(self._read_transitions)
+        self._sequences = torch.compile(self._read_sequences)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: uniform sampling has no state."""
