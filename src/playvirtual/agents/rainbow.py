@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
-from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder
+from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder, set_noise
 from playvirtual.agents.optim import load_adam, make_adam
 from playvirtual.config.schema import Config, RainbowConfig
 from playvirtual.kernels.adam import ClippedAdam
@@ -267,6 +267,7 @@ class Rainbow:
 
     def compile(self) -> None:
         self._mean_loss = torch.compile(self.mean_loss)
+        self.head.set_noise = self.target_head.set_noise = torch.compile(set_noise)
 
     def released_parameter_count(self) -> int | None:
         """The released code counts a reward predictor of loss weight 0 and embeddings of actions too.

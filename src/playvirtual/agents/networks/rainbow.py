@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,8 @@ from playvirtual import kernels
 from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
 from playvirtual.method import rescale
+
+SetNoise = Callable[[list[Tensor], Tensor], None]
 
 FEW = 16  # rows: for fewer it costs more to concatenate weights than to use them one by one
 
@@ -112,6 +114,7 @@ class DuelingHead(nn.Module):
         super().__init__()
         self.actions, self.atoms, self.gradient_scale = actions, atoms, gradient_scale
         self.projection_size = 2 * hidden
+        self.set_noise: SetNoise = set_noise  # an agent may replace it by its compiled form
         self.advantage = Stream(inputs, hidden, actions * atoms, sigma)
         self.value = Stream(inputs, hidden, atoms, sigma)
         # One bias per atom for all advantages. It cancels in the dueling difference and is kept so that the
@@ -158,7 +161,7 @@ class DuelingHead(nn.Module):
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all four layers."""
-        resample([module for module in self.modules() if isinstance(module, NoisyLinear)], generator)
+        resample([module for module in self.modules() if isinstance(module, NoisyLinear)], generator, self.set_noise)
 
 
 class QHead(nn.Module):
@@ -170,6 +173,7 @@ class QHead(nn.Module):
     def __init__(self, inputs: int, actions: int, hidden: int, atoms: int, *, sigma: float, dueling: bool) -> None:
         super().__init__()
         self.actions, self.atoms, self.projection_size = actions, atoms, hidden
+        self.set_noise: SetNoise = set_noise  # an agent may replace it by its compiled form
 
         def layer(inputs: int, outputs: int) -> nn.Module:
             return NoisyLinear(inputs, outputs, sigma) if sigma else nn.Linear(inputs, outputs)
@@ -196,7 +200,7 @@ class QHead(nn.Module):
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all layers, if they are noisy."""
         if noisy := [module for module in self.modules() if isinstance(module, NoisyLinear)]:
-            resample(noisy, generator)
+            resample(noisy, generator, self.set_noise)
 
 
 def _apply(layer: nn.Module, x: Tensor, noisy: bool) -> Tensor:
@@ -213,12 +217,22 @@ def xavier_uniform(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def resample(layers: Sequence[NoisyLinear], generator: torch.Generator | None = None) -> None:
-    """Draws new noise for all these layers in one go: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out), f(x) = sign(x)·√|x|."""
-    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+def set_noise(noises: list[Tensor], drawn: Tensor) -> None:
+    """Writes f(x) = sign(x)·√|x| of normal numbers (Σ sizes,) into the noises of layers, one after the other."""
     sizes = [len(noise) for noise in noises]
-    drawn = torch.randn(sum(sizes), generator=generator, device=noises[0].device, dtype=noises[0].dtype)
     torch._foreach_copy_(noises, (drawn.sign() * drawn.abs().sqrt()).split(sizes))
+
+
+def resample(
+    layers: Sequence[NoisyLinear], generator: torch.Generator | None = None, write: SetNoise = set_noise
+) -> None:
+    """Draws new noise for all these layers in one go: ε_w = f(ε_out) ⊗ f(ε_in), ε_b = f(ε_out).
+
+    `write` is `set_noise`, compiled or not.
+    """
+    noises = [noise for layer in layers for noise in (layer.noise_in, layer.noise_out)]
+    count = sum(len(noise) for noise in noises)
+    write(noises, torch.randn(count, generator=generator, device=noises[0].device, dtype=noises[0].dtype))
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
