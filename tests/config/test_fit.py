@@ -264,6 +264,55 @@ def test_the_views_of_a_contrastive_loss_fit_the_images(side: int, pad: int) -> 
     assert agent.contrast_pad == pad  # type: ignore[attr-defined]
 
 
+class Steered(Dot):
+    """Actions are vectors."""
+
+    def __init__(self, size: int = 6) -> None:
+        super().__init__(size)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+STEERED = factories.task_of(Steered)
+
+
+@pytest.mark.parametrize("method", ["playvirtual", "rl", "sac-ae", "curl", "drq"])
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_an_agent_for_continuous_actions_can_be_made_for_every_image(method: str, size: str) -> None:
+    """Images of 36 to 42 pixels are those whose crops are too small for three convolutions."""
+    for side in (1, 3, 4, 5, 20, 21, 24, 25, 35, 36, 37, 38, 39, 41, 42, 43, 47, 64):
+        config = build(STEERED, method=method, size=size, env_args={"size": side}, device="cpu")
+        shape = (3, config.environment.image_size, config.environment.image_size)
+        make_agent(config, shape, spaces.Box(-1, 1, (2,), np.float32), torch.device("cpu"), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "crops"),
+    [
+        ("rl", {8: 8, 20: 20, 48: 44}),
+        ("sac-ae", {8: 8, 20: 20, 48: 48}),  # which reconstructs whole images
+        ("curl", {8: 7, 20: 17, 48: 40}),  # 84 of 100 on DMControl; views that differ
+        ("drq", {8: 8, 20: 20, 48: 48}),  # which shifts them
+    ],
+)
+def test_what_networks_for_continuous_actions_see_of_an_image(method: str, crops: dict[int, int]) -> None:
+    fitted = [build(STEERED, method=method, size="medium", env_args={"size": side}) for side in crops]
+    assert {c.environment.image_size: c.agent.crop_size for c in fitted} == crops  # type: ignore[attr-defined]
+    given = build(STEERED, method=method, size="medium", env_args={"size": 48}, crop_size=48)
+    assert given.agent.crop_size == 48  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("side", "pad"), [(8, 1), (20, 1), (32, 2), (64, 4)])
+def test_shifts_fit_the_images(side: int, pad: int) -> None:
+    agent = build(STEERED, method="drq", size="medium", env_args={"size": side}).agent
+    assert agent.shift_pad == pad  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("method", "crop"), [("sac-ae", 32), ("curl", 27), ("drq", 32), ("playvirtual", 30)])
+def test_a_smaller_size_of_dmcontrol_is_seen_as_the_method_sees_images(method: str, crop: int) -> None:
+    config = build("dmc/walker-walk", method=method, size="small")
+    assert (config.environment.image_size, config.agent.crop_size) == (32, crop)  # type: ignore[attr-defined]
+
+
 def test_every_choice_is_an_option() -> None:
     config = build(DOT, K=5, M="7", image_size=9, grayscale=True, capacity=500, batch_size=8, channels="4")
     assert (config.objective.K, config.objective.M, config.environment.image_size) == (5, "7", 9)

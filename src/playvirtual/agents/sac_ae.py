@@ -50,9 +50,7 @@ class SacAe(Sac):
         metrics |= self.update_decoder(batch.transitions, randoms, dither)
         return Update({name: value.detach() for name, value in metrics.items()})
 
-    def reconstruction_losses(
-        self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor
-    ) -> dict[str, Tensor]:  # fmt: skip
+    def reconstruction_losses(self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor) -> dict[str, Tensor]:
         """reconstruction and latent, (B,): of the decoder's image, and of the latent state itself."""
         assert isinstance(self.augment, RandomCrop)
         z = self.encoder(self.augment.crop(batch.observations, randoms.offsets))

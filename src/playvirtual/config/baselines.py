@@ -95,6 +95,10 @@ class CurlSacConfig(SacConfig):
         super().check(config)
         _check_encoder_learns(config)
 
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        """Views are crops that leave a sixth out, as 84 of 100 pixels; of whole images both would be the same."""
+        return {"crop_size": max(1, side - max(1, side // 6))}
+
 
 @dataclass(frozen=True)
 class DrqSacConfig(SacConfig):
@@ -112,6 +116,9 @@ class DrqSacConfig(SacConfig):
                 f"crop_size: {self.crop_size} is not allowed; allowed: image_size, {image_size}, since shifts keep it"
             )
 
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        return {"crop_size": side, "shift_pad": min(self.shift_pad, max(1, side // 12))}
+
 
 @dataclass(frozen=True)
 class SacAeConfig(SacConfig):
@@ -124,6 +131,9 @@ class SacAeConfig(SacConfig):
     def check(self, config: Config) -> None:
         super().check(config)
         _check_encoder_learns(config)
+
+    def fitted_to_images(self, side: int) -> dict[str, Any]:
+        return {"crop_size": side}
 
 
 def _check_encoder_learns(config: Config) -> None:

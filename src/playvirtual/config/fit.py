@@ -144,28 +144,30 @@ def value_range(fit: Fit, clip: float, discount: float) -> float:
 
 def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> dict[str, Any]:
     """Option → value of a smaller size than the paper's, for images of that side."""
+    own = config.agent.fitted_to_images(image)
     changes: dict[str, Any] = {"image_size": image, "grayscale": False, "precision": "tf32", "threads": 1}
-    changes |= _encoder(size, image)
     if kind == "discrete":
+        changes |= _encoder(size, image, image)
         changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
         changes |= {"K": 3, "n_step": 3, "noisy_sigma": 0.1}
         changes |= {"learning_rate": 5e-4, "adam_eps": 1e-8, "updates_per_step": 2.0}
     else:
-        whole = hasattr(config.agent, "shift_pad") or image <= SMALL_SIDE  # agents that shift images do not crop them
-        changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4}
-        changes |= {"crop_size": image if whole else image - image // 12}
+        crop = own.get("crop_size", image if image <= SMALL_SIDE else image - image // 12)
+        changes |= _encoder(size, image, crop)
+        changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4, "crop_size": crop}
         changes |= {"batch_size": 64, "auxiliary_batch_size": 32, "q_tau": 0.02, "updates_per_step": 0.5}
         changes |= {"temperature_learning_rate": 1e-3}
-    return {**_without_own_numbers(changes, NETWORKS, config), **config.agent.fitted_to_images(image)}
+    return {**_without_own_numbers(changes, NETWORKS, config), **own}
 
 
-def _encoder(size: str, image: int) -> dict[str, Any]:
+def _encoder(size: str, image: int, seen: int) -> dict[str, Any]:
+    """The convolutions for images of one side, of which they see crops of another."""
     if image <= SMALL_SIDE:
-        layers: tuple[tuple[int, ...], ...] = ((32,), (3,), (1,)) if image > 3 else ((32,), (1,), (1,))
+        layers: tuple[tuple[int, ...], ...] = ((32,), (3,), (1,)) if seen > 3 else ((32,), (1,), (1,))
     elif size == "small":
         layers = ((16, 32), (4, 3), (2, 2))
     else:
-        layers = ((16, 32, 32), (8, 4, 3), (4, 2, 1)) if image >= 36 else ((16, 32), (4, 3), (2, 2))
+        layers = ((16, 32, 32), (8, 4, 3), (4, 2, 1)) if seen >= 36 else ((16, 32), (4, 3), (2, 2))
     return dict(zip(("channels", "kernel_sizes", "strides"), layers, strict=True))
 
 

@@ -147,6 +147,16 @@ def test_rows_for_other_kinds_of_actions_may_share_a_label(tmp_path: Path) -> No
         load(str(tmp_path / "same.py"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "tasks", "kind"), [("sac-ae", "toy/catch", "continuous"), ("der,otr", "toy/reach", "discrete")]
+)
+def test_rows_that_no_task_is_for_are_refused_with_what_they_are_for(rows: str, tasks: str, kind: str) -> None:
+    grid = select(experiment("baselines"), rows)
+    with pytest.raises(InputError) as raised:
+        jobs(grid, suite(tasks), 1, Path("runs"))
+    assert str(raised.value) == (f"suite: no row of 'baselines' is for these tasks; allowed: tasks with {kind} actions")
+
+
 @pytest.mark.slow
 def test_the_list_names_every_experiment_and_what_it_needs_beyond_the_sweep() -> None:
     text = experiments_text()

@@ -149,7 +149,8 @@ def jobs(
                     raise InputError(str(error) if entry.task in str(error) else f"{entry.task}: {error}") from None
                 found.setdefault(job.path, job)
     if not found:
-        raise InputError(f"experiment: {grid.name!r} has no row for these tasks")
+        wanted = " or ".join(sorted({row.actions for row in grid.rows}))
+        raise InputError(f"suite: no row of {grid.name!r} is for these tasks; allowed: tasks with {wanted} actions")
     return list(found.values())
 
 
