@@ -88,15 +88,15 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
     precision = "fp32" if exact else variant.precision  # the same weights and random inputs, widened to float64 below
     with hand_written(variant.fused), closing(filled(task, device, precision, K=K)) as trainer:
         agent: Any = trainer.agent
-        if variant.compiled:
-            agent.compile()
         batch = trainer.sampler.sample(trainer.learner.schedule)
         if isinstance(agent, Rainbow):
             agent.head.resample(agent.generator)
         randoms = agent.draw(batch)
         weights = {name: part.state_dict() for name, part in agent.parts.items()}
         inputs = tuple(t.detach().clone() for t in tensors((weights, batch, randoms)))
-        bf16 = agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent uses fp32 otherwise
+        if variant.compiled:  # after the random inputs, which compiled code may round otherwise
+            agent.compile()
+        agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent uses fp32 otherwise
         if exact:
             _widen(agent)
             batch, randoms = _wide(batch), _wide(randoms)
@@ -105,8 +105,7 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
         gradients: dict[str, Tensor] = {}
         with default_type(torch.float64 if exact else torch.float32):
             for forward, objective, parts in passes:
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    found = forward()
+                found = forward()
                 total = objective(found)
                 losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
                 gradients |= _gradients(total, parts)

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 from playvirtual.agents.agent import Agent
 from playvirtual.config.baselines import METHODS
-from tests.agents.baseline_agents import rainbow_agent, rainbow_batch, sac_agent, sac_batch, schedule_at
+from tests.agents.baseline_agents import (
+    CONTINUOUS,
+    A,
+    B,
+    rainbow_agent,
+    rainbow_batch,
+    sac_agent,
+    sac_batch,
+    schedule_at,
+)
 
 AGENTS = [(method, kind) for method, (agents, _, _) in METHODS.items() for kind in agents]
 EACH = pytest.mark.parametrize(("method", "kind"), AGENTS)
@@ -48,6 +59,38 @@ def test_losses_are_compiled_without_a_break(method: str, kind: str, monkeypatch
         for name, value in metrics[0].items():
             torch.testing.assert_close(metrics[1][name], value, msg=name)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("method", ["playvirtual", "sac-ae", "curl", "drq"])
+def test_layers_that_autocast_leaves_out_have_float32_gradients(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the backward passes of SAC's compiled losses: the last layers' products and CURL's similarities, no others.
+
+    A product's sizes tell the layer: Q has 1 output and the policy 2 A, as no other layer has; similarities are of B
+    states of B dimensions each.
+    """
+    assert CONTINUOUS["latent"] == B
+    products: dict[torch.dtype, set[frozenset[int]]] = {torch.float32: set(), torch.bfloat16: set()}
+
+    def record(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
+            one, other = (operand.meta["val"] for operand in node.args)
+            products[one.dtype].add(frozenset((*one.shape, *other.shape)))
+        return make_boxed_func(module)
+
+    agent, batch = made(method, "continuous")
+    agent.bf16 = True  # type: ignore[attr-defined]
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=lambda module, inputs: make_boxed_func(module), bw_compiler=record)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend, fullgraph=True))
+    agent.compile()
+    agent.update(batch, schedule_at(agent, 50, 0))
+    torch._dynamo.reset()
+    hidden, whole = CONTINUOUS["hidden"], products[torch.float32]
+    samples = 2 * B if method == "drq" else B  # of the critic's loss: DrQ has two views of each
+    last = {frozenset({1, samples, hidden}), frozenset({1, B, hidden}), frozenset({2 * A, B, hidden})}
+    assert whole == last | ({frozenset({B})} if method == "curl" else set())
+    assert frozenset({B, hidden}) in products[torch.bfloat16]
+    assert not whole & products[torch.bfloat16]
 
 
 @EACH

@@ -147,12 +147,13 @@ class CurlSac(Sac):
 
     def mean_contrastive_loss(self, batch: TransitionBatch, randoms: SacRandoms, keys: Tensor) -> Tensor:
         """Its mean over the batch; compiled as one function."""
-        return self.contrastive_loss(batch, randoms, keys).mean()
+        with self._autocast():
+            losses = self.contrastive_loss(batch, randoms, keys)
+        return losses.mean()
 
     def update_contrast(self, batch: TransitionBatch, randoms: SacRandoms, keys: Tensor) -> dict[str, Tensor]:
         """One step of the similarity, two of the encoder."""
-        with self._autocast():
-            loss = self._mean_contrastive_loss(batch, randoms, keys)
+        loss = self._mean_contrastive_loss(batch, randoms, keys)
         self._set_gradients(loss, "contrast")
         self.optimizers["contrast_encoder"].step()
         self.optimizers["contrast"].step()

@@ -261,12 +261,14 @@ class Sac:
 
     def mean_critic_loss(self, batch: TransitionBatch, randoms: SacRandoms) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss as the mean over the batch, and the metrics of Q; compiled as one function."""
-        losses = self.critic_losses(batch, randoms)
+        with self._autocast():
+            losses = self.critic_losses(batch, randoms)
         return losses["critic"].mean(), mean_and_range(losses["q"])
 
     def mean_actor_loss(self, batch: TransitionBatch, randoms: SacRandoms) -> tuple[Tensor, dict[str, Tensor]]:
         """The sum of the actor's and the temperature's mean loss, and their metrics; compiled as one function."""
-        losses = self.actor_losses(batch, randoms)
+        with self._autocast():
+            losses = self.actor_losses(batch, randoms)
         metrics = {f"loss_{name}": losses[name].detach().mean() for name in ("actor", "alpha")}
         # One backward pass for both: neither loss has a gradient for the other's parameters.
         loss = losses["actor"].mean() + losses["alpha"].mean()
@@ -277,7 +279,8 @@ class Sac:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """λ_pred · L_pred + λ_cyc · L_cyc of the means over the batch, and those means; compiled as one function."""
         assert self.objective is not None
-        losses = self.auxiliary_losses(sequences, inputs)
+        with self._autocast():
+            losses = self.auxiliary_losses(sequences, inputs)
         means = {name: loss.mean() for name, loss in losses.items()}
         metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.objective.loss_names}
         return self.objective.total(means, lambda_cyc), metrics
@@ -302,16 +305,14 @@ class Sac:
 
     def update_critic(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of critic and encoder on the soft Bellman error."""
-        with self._autocast():
-            loss, metrics = self._mean_critic_loss(batch, randoms)
+        loss, metrics = self._mean_critic_loss(batch, randoms)
         self._set_gradients(loss, "critic")
         norm = self.clipped_adams["critic"].step()["critic"]
         return {"loss_critic": loss, **metrics, "grad_norm_critic": norm}
 
     def update_actor(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """One step of actor and temperature."""
-        with self._autocast():
-            loss, metrics = self._mean_actor_loss(batch, randoms)
+        loss, metrics = self._mean_actor_loss(batch, randoms)
         self._set_gradients(loss, "actor", "temperature")
         metrics["grad_norm_actor"] = self.clipped_adams["actor"].step()["actor"]
         self.optimizers["temperature"].step()
@@ -319,8 +320,7 @@ class Sac:
 
     def update_auxiliary(self, batch: SequenceBatch, inputs: RandomInputs, lambda_cyc: Tensor) -> dict[str, Tensor]:
         """One step of encoder, dynamics models and heads on λ_pred · L_pred + λ_cyc · L_cyc."""
-        with self._autocast():
-            loss, metrics = self._mean_auxiliary_loss(batch, inputs, lambda_cyc)
+        loss, metrics = self._mean_auxiliary_loss(batch, inputs, lambda_cyc)
         self._set_gradients(loss, "auxiliary")
         if "encoder" in self.optimizers:  # its gradient is clipped by itself, then with the others', and used twice
             everything = self._parameters("auxiliary")
@@ -345,6 +345,10 @@ class Sac:
             soft_update(self.momentum["projector"], self.auxiliary["projector"], self.config.momentum_tau)
 
     def _autocast(self) -> torch.autocast:
+        """bfloat16 where asked for; to be entered inside what is compiled.
+
+        Around a compiled function it would hold for the whole backward pass, that of float32 layers included.
+        """
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _set_gradients(self, loss: Tensor, *names: str) -> None:

@@ -61,14 +61,14 @@ class SacAe(Sac):
         self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Their weighted sum as the mean over the batch, and the mean of each; compiled as one function."""
-        losses = self.reconstruction_losses(batch, randoms, dither)
+        with self._autocast():
+            losses = self.reconstruction_losses(batch, randoms, dither)
         metrics = {f"loss_{name}": loss.detach().mean() for name, loss in losses.items()}
         return losses["reconstruction"].mean() + self.latent_weight * losses["latent"].mean(), metrics
 
     def update_decoder(self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor) -> dict[str, Tensor]:
         """One step of encoder and decoder."""
-        with self._autocast():
-            loss, metrics = self._mean_reconstruction_loss(batch, randoms, dither)
+        loss, metrics = self._mean_reconstruction_loss(batch, randoms, dither)
         self._set_gradients(loss, "reconstruction", "decoder")
         self.optimizers["reconstruction"].step()
         self.optimizers["decoder"].step()
