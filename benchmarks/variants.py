@@ -98,8 +98,8 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
             agent.compile()
         agent.bf16 = variant.precision == "bf16"  # also on the CPU, where an agent uses fp32 otherwise
         if exact:
-            _widen(agent)
-            batch, randoms = _wide(batch), _wide(randoms)
+            widen(agent)
+            batch, randoms = wide(batch), wide(randoms)
         passes = (_rainbow if isinstance(agent, Rainbow) else _sac)(trainer, batch, randoms)
         losses: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
@@ -108,7 +108,7 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
                 found = forward()
                 total = objective(found)
                 losses |= {name: value.detach().double().flatten().cpu() for name, value in found.items()}
-                gradients |= _gradients(total, parts)
+                gradients |= gradients_of(total, parts)
         return Outcome(inputs, losses, gradients)
 
 
@@ -123,7 +123,7 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _widen(agent: Rainbow | Sac) -> None:
+def widen(agent: Rainbow | Sac) -> None:
     """Converts every weight of an agent to float64."""
     if isinstance(agent, Sac):
         modules = [agent.actor, agent.critic, agent.target_critic, agent.temperature, agent.auxiliary, agent.momentum]
@@ -134,12 +134,12 @@ def _widen(agent: Rainbow | Sac) -> None:
         module.double()
 
 
-def _wide(tree: Any) -> Any:
+def wide(tree: Any) -> Any:
     """Nested tuples with every floating-point tensor in float64."""
     if isinstance(tree, Tensor):
         return tree.double() if tree.is_floating_point() else tree
     if isinstance(tree, tuple):
-        parts = [_wide(part) for part in tree]
+        parts = [wide(part) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
 
@@ -154,7 +154,7 @@ def _rainbow(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, 
         losses = {name: value for name, value in metrics.items() if not name.startswith("q")}
         return {"loss": loss, **losses, "priority": priorities}
 
-    yield forward, lambda found: found["loss"], _parts(agent.online)
+    yield forward, lambda found: found["loss"], parts_of(agent.online)
 
 
 def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any, dict[str, list[nn.Parameter]]]]:
@@ -175,21 +175,23 @@ def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any,
     def actor() -> dict[str, Tensor]:
         return named("loss_actor_and_alpha", agent._mean_actor_loss(batch.transitions, randoms))
 
-    yield critic, itemgetter("loss_critic"), _parts(agent.critic)
-    learned = {"encoder (aux)": [*agent.encoder.parameters()], **_parts(agent.auxiliary)}
+    yield critic, itemgetter("loss_critic"), parts_of(agent.critic)
+    learned = {"encoder (aux)": [*agent.encoder.parameters()], **parts_of(agent.auxiliary)}
     yield auxiliary, itemgetter("loss_auxiliary"), learned
     learned = {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
     yield actor, itemgetter("loss_actor_and_alpha"), learned
 
 
-def _parts(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """The parameters of a network by the names of its parts."""
     return {name: [*part.parameters()] for name, part in module.named_children()}
 
 
-def _gradients(total: Tensor, parts: Mapping[str, list[nn.Parameter]]) -> dict[str, Tensor]:
+def gradients_of(total: Tensor, parts: Mapping[str, list[nn.Parameter]]) -> dict[str, Tensor]:
+    """The gradient of a loss as one vector per part."""
     wanted = [p for parameters in parts.values() for p in parameters]
     found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
-    return {name: _flat(next(found) for _ in parameters) for name, parameters in parts.items()}
+    return {name: flat(next(found) for _ in parameters) for name, parameters in parts.items()}
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -257,17 +259,17 @@ def _contents(trainer: Trainer) -> Contents:
         adams = agent.optimizers
     else:
         modules, adams = dict(agent.online.named_children()), {"adam": agent.optimizer}
-    moments = {name: _flat(adam.state[p]["exp_avg"] for p in _learning(adam)) for name, adam in adams.items()}
-    moments["counts"] = _flat(adam.state[p]["step"] for adam in adams.values() for p in _learning(adam))
-    moments |= {name: _flat([t]) for name, t in trainer.sampler.state_dict().items() if isinstance(t, Tensor)}
+    moments = {name: flat(adam.state[p]["exp_avg"] for p in _learning(adam)) for name, adam in adams.items()}
+    moments["counts"] = flat(adam.state[p]["step"] for adam in adams.values() for p in _learning(adam))
+    moments |= {name: flat([t]) for name, t in trainer.sampler.state_dict().items() if isinstance(t, Tensor)}
     filled_parts = {name: [*module.parameters()] for name, module in modules.items()}
-    return Contents(moments, {name: _flat(parameters) for name, parameters in filled_parts.items() if parameters})
+    return Contents(moments, {name: flat(parameters) for name, parameters in filled_parts.items() if parameters})
 
 
 def _learning(adam: torch.optim.Adam) -> list[Tensor]:
     return [p for group in adam.param_groups for p in group["params"] if p in adam.state]
 
 
-def _flat(parts: Iterable[Tensor]) -> Tensor:
+def flat(parts: Iterable[Tensor]) -> Tensor:
     """One vector in float64 on the host, a copy."""
     return torch.cat([part.detach().double().flatten() for part in parts]).cpu()

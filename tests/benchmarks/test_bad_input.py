@@ -28,6 +28,8 @@ BAD = [
     ("update_speed.py --jobs 0", "jobs: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("update_speed.py --only growth-K --device abacus", "device: 'abacus' is not allowed; allowed: auto, cpu, cuda"),
     ("update_speed.py --out nowhere/rows.json", "out: 'nowhere/rows.json' is not allowed; allowed: a file"),
+    ("gradient_noise.py nowhere", "run: 'nowhere' has no checkpoint; allowed: the folder of a run that has one"),
+    ("gradient_noise.py nowhere --batches 0", "batches: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("update_kernels.py atari/pong --updates 0", "updates: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("update_kernels.py atari/pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'?"),
     ("rollout_speed.py --repeats 0", "repeats: '0' is not allowed; allowed: whole numbers, 1 or more"),
