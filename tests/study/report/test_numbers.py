@@ -165,6 +165,32 @@ def test_a_pair_is_compared_on_the_tasks_that_both_have(atari: Section) -> None:
     assert (over_whole.tasks, over_whole.runs, float(over_whole.estimate.point)) == (1, 2, 2 / 8)
 
 
+def test_the_aggregates_of_an_unfinished_suite_are_of_the_most_tasks_that_settings_share(tmp_path: Path) -> None:
+    ran = {"spr": ("cheetah-run", "walker-walk", "finger-spin"), "playvirtual": ("cheetah-run", "walker-walk")}
+    for method, tasks in ran.items():
+        for task in tasks:
+            write_run(tmp_path / f"{method}-{task}", f"dmc/{task}", method, 1, 500.0)
+    write_run(tmp_path / "rl", "dmc/cheetah-run", "rl", 1, 100.0)
+    (section,) = sections(collect([tmp_path])[0])
+    settings, tasks = section.compared  # 2 × 2 runs, where one setting has 3 and one task has 3
+    assert ([setting.name for setting in settings], tasks) == (
+        ["spr", "playvirtual"],
+        ["dmc/cheetah-run", "dmc/walker-walk"],
+    )
+
+
+def test_the_aggregates_of_a_whole_suite_are_of_all_its_tasks(tmp_path: Path) -> None:
+    suite = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
+    for task in suite:
+        write_run(tmp_path / f"spr-{task}", f"dmc/{task}", "spr", 1, 500.0)
+    for method in ("rl", "playvirtual"):
+        for task in suite[:-1]:
+            write_run(tmp_path / f"{method}-{task}", f"dmc/{task}", method, 1, 500.0)
+    (section,) = sections(collect([tmp_path])[0])
+    settings, tasks = section.compared  # though three settings share five of the six tasks
+    assert ([setting.name for setting in settings], len(tasks)) == (["spr"], 6)
+
+
 def test_settings_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
     write_run(tmp_path / "s", "dmc/cheetah-run", "spr", 1, 1.0)
     write_run(tmp_path / "p", "dmc/walker-walk", "playvirtual", 1, 2.0)

@@ -153,12 +153,21 @@ class Section:
     def compared(self) -> tuple[list[Setting], list[str]]:
         """The settings and tasks of the aggregates: all tasks that have a scale, and the settings that ran them all.
 
-        If no setting ran all tasks, the tasks are those of the setting that ran most.
+        If no setting ran the whole suite, the tasks are those that some settings have in common, as many of both as
+        give the largest table.
         """
         scaled = [task for task in self.tasks if self.normalised(task, [0.0]) is not None]
-        own = {setting: [task for task in scaled if task in tasks] for setting, tasks in self.runs.items()}
-        most = max(own.values(), key=len, default=[])
-        return [setting for setting in self.runs if set(most) <= set(own[setting])] if most else [], most
+        own = {setting: {*scaled} & {*tasks} for setting, tasks in self.runs.items()}
+        whole = len(suite_tasks(self.suite)) if self.suite else len(scaled)
+
+        def having(tasks: set[str]) -> list[Setting]:
+            return [setting for setting in self.runs if tasks <= own[setting]]
+
+        def size(tasks: set[str]) -> tuple[bool, int, int]:
+            return len(tasks) == whole, len(tasks) * len(having(tasks)), len(tasks)
+
+        shared = max((a & b for a in own.values() for b in own.values()), key=size, default=set())
+        return having(shared) if shared else [], [task for task in scaled if task in shared]
 
     def matrix(self, setting: Setting) -> FloatArray:
         """(runs, tasks) on the section's scale: the same number of seeds of each compared task."""
