@@ -3,9 +3,10 @@
 python benchmarks/gradient_noise.py RUN [--batches 8] [--device cuda] [--out FILE.csv]
 Batches are drawn from the checkpoint's replay buffer. For every loss of the auxiliary objective, and Rainbow's RL loss,
 and every part of the networks the gradient is computed in float64 and in the precisions that the device has, eagerly
-and, on a GPU, by the fused kernels. Columns: `error` is the relative L2 distance to float64, `cosine` the cosine with
-it, medians over the batches; `batches` is the mean cosine between the float64 gradients of two batches, which says how
-noisy a gradient is by itself; `mean cosine` is that of the means over all batches, in which both kinds of noise cancel.
+and, on a GPU, by the fused kernels. Columns: `norm` is that of the float64 gradient, `error` the relative L2 distance
+to it and `cosine` the cosine with it, all medians over the batches; `batches` is the mean cosine between the float64
+gradients of two batches, which says how noisy a gradient is by itself; `mean cosine` is that of the means over all
+batches, in which both kinds of noise cancel.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ VARIANTS = (
     Variant("fused tf32", precision="tf32", fused=True),
     Variant("fused bf16", precision="bf16", fused=True),
 )
-COLUMNS = ("step", "loss", "part", "precision", "error", "cosine", "batches", "mean cosine")
+COLUMNS = ("step", "loss", "part", "precision", "norm", "error", "cosine", "batches", "mean cosine")
 
 Gradients = dict[tuple[str, str], Tensor]  # (loss, part) -> one vector
 
@@ -97,6 +98,7 @@ def rows(
         between = [_cosine(a, b) for (a, _), (b, _) in combinations(pairs, 2)]
         means = [torch.stack(vectors).mean(0) for vectors in zip(*pairs, strict=True)]
         values = (
+            median(float(e.norm()) for e, _ in pairs),
             median(float((f - e).norm() / e.norm()) for e, f in pairs),
             median(_cosine(e, f) for e, f in pairs),
             mean(between) if between else float("nan"),

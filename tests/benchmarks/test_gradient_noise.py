@@ -26,10 +26,10 @@ def test_rows_compare_batch_by_batch_and_the_means(monkeypatch: pytest.MonkeyPat
         return [{("cyc", "encoder"): torch.tensor(vector)} for vector in vectors]
 
     # Both batches are off by a right angle of the gradient's own length, in opposite directions.
-    (row,) = rows(7, gradients([1.0, 0.0], [1.0, 0.0]), gradients([1.0, 1.0], [1.0, -1.0]), "bf16")
+    (row,) = rows(7, gradients([2.0, 0.0], [2.0, 0.0]), gradients([2.0, 2.0], [2.0, -2.0]), "bf16")
     assert (row["step"], row["loss"], row["part"], row["precision"]) == (7, "cyc", "encoder", "bf16")
-    found = [float(row[name]) for name in ("error", "cosine", "batches", "mean cosine")]
-    assert found == pytest.approx([1.0, 0.5**0.5, 1.0, 1.0], abs=1e-3)
+    found = [float(row[name]) for name in ("norm", "error", "cosine", "batches", "mean cosine")]
+    assert found == pytest.approx([2.0, 1.0, 0.5**0.5, 1.0, 1.0], abs=1e-3)
 
 
 @pytest.mark.slow  # 10 s

@@ -146,7 +146,7 @@ class CurlSac(Sac):
         return info_nce(self.similarity(queries, positives))
 
     def mean_contrastive_loss(self, batch: TransitionBatch, randoms: SacRandoms, keys: Tensor) -> Tensor:
-        """Its mean over the batch; compiled as one function."""
+        """The mean of CURL's InfoNCE loss over the batch; compiled as one function."""
         with self._autocast():
             losses = self.contrastive_loss(batch, randoms, keys)
         return losses.mean()

@@ -60,7 +60,7 @@ class SacAe(Sac):
     def mean_reconstruction_loss(
         self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Their weighted sum as the mean over the batch, and the mean of each; compiled as one function."""
+        """The weighted sum of mean reconstruction loss and latent penalty, and both means; compiled as one function."""
         with self._autocast():
             losses = self.reconstruction_losses(batch, randoms, dither)
         metrics = {f"loss_{name}": loss.detach().mean() for name, loss in losses.items()}
