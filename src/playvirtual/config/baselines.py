@@ -117,6 +117,7 @@ class DrqSacConfig(SacConfig):
             )
 
     def fitted_to_images(self, side: int) -> dict[str, Any]:
+        """Images stay whole and are shifted by a twelfth of their side at most: 4 pixels are much of a small one."""
         return {"crop_size": side, "shift_pad": min(self.shift_pad, max(1, side // 12))}
 
 
@@ -133,6 +134,7 @@ class SacAeConfig(SacConfig):
         _check_encoder_learns(config)
 
     def fitted_to_images(self, side: int) -> dict[str, Any]:
+        """Images stay whole: SAC+AE has no augmentation."""
         return {"crop_size": side}
 
 
