@@ -165,6 +165,25 @@ def test_a_pair_is_compared_on_the_tasks_that_both_have(atari: Section) -> None:
     assert (over_whole.tasks, over_whole.runs, float(over_whole.estimate.point)) == (1, 2, 2 / 8)
 
 
+def test_of_many_pairs_those_with_the_most_common_tasks_are_shown(tmp_path: Path) -> None:
+    """Seven pairs have two tasks in common, one of them `spr` under either preset, and fifteen have one."""
+    for method in ("spr", "playvirtual", "rl", "playvirtual-nd"):
+        for task in ("cheetah-run", "walker-walk"):
+            write_run(tmp_path / f"{method}-{task}", f"dmc/{task}", method, 1, 500.0)
+    for task in ("cheetah-run", "walker-walk"):
+        write_run(tmp_path / f"reference-{task}", f"dmc/{task}", "spr", 1, 500.0, preset="reference")
+    for method in ("playvirtual-latent", "spr-bdm", "playvirtual-no-warmup"):
+        write_run(tmp_path / method, "dmc/cheetah-run", method, 1, 500.0)
+    (section,) = sections(collect([tmp_path])[0])
+    compared = score_tables.pairs(section)
+    assert (compared[0].x.name, compared[0].y.name) == ("playvirtual", "spr")
+    assert [c.tasks for c in compared] == [2] * 7 + [1] * 8
+    assert {c.x.preset for c in compared[:7]} == {"paper", "reference"}
+    table = score_tables.improvement_table(section, compared)
+    assert table is not None
+    assert table.note.endswith("Left out: 7 pairs with the fewest common tasks.")
+
+
 def test_the_aggregates_of_an_unfinished_suite_are_of_the_most_tasks_that_settings_share(tmp_path: Path) -> None:
     ran = {"spr": ("cheetah-run", "walker-walk", "finger-spin"), "playvirtual": ("cheetah-run", "walker-walk")}
     for method, tasks in ran.items():

@@ -139,10 +139,21 @@ def _scope(section: Section) -> str:
 
 
 def pairs(section: Section) -> list[Comparison]:
-    """The probabilities of improvement, each method over the earlier ones of its preset, PlayVirtual over SPR first.
+    """The probabilities of improvement of the first MAX_PAIRS pairs that can be compared."""
+    compared = []
+    for x, y, tasks in _comparable(section)[:MAX_PAIRS]:
+        ours, theirs = section.score_matrix(x, tasks), section.score_matrix(y, tasks)
+        estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
+        compared.append(Comparison(x, y, estimate, len(tasks), min(len(ours), len(theirs))))
+    return compared
 
-    A pair is compared on the tasks that both have run: the order of scores needs no common scale and no whole suite.
-    Across presets a setting is compared only with itself: if the method differed too, either could be the cause.
+
+def _comparable(section: Section) -> list[tuple[Setting, Setting, list[str]]]:
+    """Each method and the earlier ones of its preset, with the tasks that both have run.
+
+    PlayVirtual over SPR comes first, then what has the most common tasks: the order of scores needs no common scale and
+    no whole suite. Across presets a setting is compared only with itself: if the method differed too, either could be
+    the cause.
     """
     settings = list(section.runs)
     found = [(x, y, section.shared_tasks(x, y)) for n, y in enumerate(settings) for x in settings[n + 1 :]]
@@ -151,15 +162,10 @@ def pairs(section: Section) -> list[Comparison]:
         for x, y, tasks in found
         if tasks and (x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed))
     ]
-    found.sort(
-        key=lambda p: (p[0].preset != p[1].preset, not _is(p[0], "playvirtual"), not _is(p[1], "spr"), -len(p[2]))
+    return sorted(
+        found,
+        key=lambda p: (not (_is(p[0], "playvirtual") and _is(p[1], "spr")), -len(p[2]), p[0].preset != p[1].preset),
     )
-    compared = []
-    for x, y, tasks in found[:MAX_PAIRS]:
-        ours, theirs = section.score_matrix(x, tasks), section.score_matrix(y, tasks)
-        estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
-        compared.append(Comparison(x, y, estimate, len(tasks), min(len(ours), len(theirs))))
-    return compared
 
 
 def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table | None:
@@ -171,6 +177,8 @@ def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table
     ]
     note = "The probability that a run of the first scores higher than one of the second on the same task, ties half. "
     note += "Each pair is compared on the tasks that both have."
+    if (left := len(_comparable(section)) - MAX_PAIRS) > 0:
+        note += f" Left out: {counted(left, 'pair')} with the fewest common tasks."
     caption = f"{section.title}: probability of improvement"
     columns = ("pair", "tasks × runs", "probability", "reading")
     return Table(f"{section.key}-improvement", caption, columns, rows, note=note)
