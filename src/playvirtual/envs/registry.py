@@ -117,6 +117,7 @@ def register_env(
             raise InputError(f"env family: {name!r} is one of this package's own; allowed: another name")
         # As when a cell of a notebook is run again.
         logging.getLogger("playvirtual").warning("the env family %r is registered again; the newer one is used", name)
+        look.cache_clear()  # what is known of the older one's tasks need not hold for the newer one's
     FAMILIES[name] = new
 
 
