@@ -55,6 +55,7 @@ class AgentConfig:
     """What training asks of every agent's options; an agent's own options are a subclass."""
 
     paper_agent: ClassVar[str] = ""  # the name of the paper's agent whose options these extend; "": of none
+    epsilon_greedy: ClassVar[bool] = False  # it takes random actions itself: fitted settings add no `random_steps`
 
     batch_size: int = option("transitions or sequences per update", low=1)
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
