@@ -169,6 +169,24 @@ def test_a_trainer_that_cannot_be_made_anew_says_why(tmp_path: Path, monkeypatch
     assert Counted.opened == 0
 
 
+class Stuck(Fragile):
+    """Raises when it is closed, as a window does that is gone already."""
+
+    def close(self) -> None:
+        raise RuntimeError("the window is gone")
+
+
+@pytest.mark.slow
+def test_an_environment_that_cannot_be_closed_loses_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pv.train(env=Stuck, run_dir=tmp_path / "run", **OWN)
+    assert len(run.returns) == OWN["eval_episodes"]
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot be closed" in line]
+    assert len(said) == 1
+    assert "Stuck' cannot be closed: RuntimeError: the window is gone (" in said[0]
+
+
 def test_a_run_that_cannot_begin_leaves_no_environment_open(tmp_path: Path) -> None:
     with pytest.raises(pv.InputError, match="memory: about"):
         pv.train(env=Counted, run_dir=tmp_path / "run", **{**OWN, "batch_size": 2**30})
