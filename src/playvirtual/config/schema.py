@@ -423,11 +423,13 @@ def _check_replay(config: Config) -> None:
             f"learning_starts: {config.replay.learning_starts} is not allowed; allowed: more than {span}, "
             "the steps that a batch looks ahead"
         )
-    room = span + config.environment.frame_stack
+    # One entry more, since the last frame of a truncated episode is an entry at which no batch can start.
+    room = span + config.environment.frame_stack + 1
     if config.replay.capacity < room:
         raise InputError(
             f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
-            f"batch looks ahead and the {config.environment.frame_stack} frames of an observation"
+            f"batch looks ahead, the {config.environment.frame_stack} frames of an observation and the last one of an "
+            "episode"
         )
 
 
