@@ -361,7 +361,7 @@ def task_names() -> list[str]:
     for kind in FAMILIES:
         try:
             names += [f"{kind}/{name}" for name in _load(kind).task_names()]
-        except InputError as error:  # one family of somebody's must not hide the others
+        except InputError as error:  # a registered family that cannot be loaded must not hide the others
             logging.getLogger("playvirtual").warning("%s", error)
     return names
 
