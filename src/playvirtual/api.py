@@ -191,7 +191,8 @@ def load(path: RunOrPath, device: str | torch.device = "auto", *, num_envs: int 
     It takes the environment's raw observations, of `num_envs` environments side by side where that is given. From then
     on this process computes in the run's precision and, on the CPU, with its number of threads.
     """
-    if num_envs is not None and not 1 <= coerce("num_envs", int, num_envs) <= LARGEST_INT:
+    num_envs = None if num_envs is None else int(coerce("num_envs", int, num_envs))
+    if num_envs is not None and not 1 <= num_envs <= LARGEST_INT:
         raise InputError(f"num_envs: {num_envs} is not allowed; allowed: 1 or more, or None for one environment")
     folder = open_run(path)
     config, source = folder.config(), policy_folder(folder)
@@ -281,8 +282,9 @@ def video(
     else GIF); by default it is one in the run's folder `videos`. At most `frames` frames of each episode are shown.
     `env` and `trust_env` are as in `resume`.
     """
+    episodes, frames = int(coerce("episodes", int, episodes)), int(coerce("frames", int, frames))
     for name, value, most in (("episodes", episodes, MOST_FILMED), ("frames", frames, LARGEST_INT)):
-        if not 1 <= coerce(name, int, value) <= most:
+        if not 1 <= value <= most:
             raise InputError(f"{name}: {value} is not allowed; allowed: 1 to {most}")
     target = as_path("out", out) if out else None
     if target is not None and target.suffix == ".mp4" and not can_write_mp4():

@@ -41,8 +41,8 @@ def check_device_name(name: str) -> None:
 def resolve_device(device: str | torch.device) -> torch.device:
     """The device of that name; `auto` is the GPU where there is one, and a GPU that is not there is an InputError.
 
-    A run that a sweep gave a GPU to and that cannot see it, as while MPS recovers from a fault, does not go on slowly
-    on the CPU: it fails with a RunError, and the sweep tries it again.
+    A run that a sweep gave a GPU to and that cannot see it, as while MPS recovers from a fault, does not continue on
+    the CPU, slowly: it fails with a RunError, and the sweep tries it again.
     """
     import torch
 

@@ -182,6 +182,7 @@ def test_actions() -> None:
     assert (mean.abs() <= 1).all()
     assert torch.equal(agent.act(frames), mean)
     torch.testing.assert_close(agent.act(frames[0].numpy()), mean[0])
+    assert torch.equal(agent.act(frames.unflatten(0, (1, -1))), mean[None])
     assert not torch.equal(agent.act(frames, explore=True), agent.act(frames, explore=True))
     other = small(learning_rate=0.5)
     other.update(experience(4), schedule())

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from playvirtual.agents.agent import make_agent
+from playvirtual.config import registry
 from playvirtual.config.build import build
 from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, value_range
 from playvirtual.config.record import from_dict, to_dict
@@ -138,6 +139,31 @@ def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:
     assert (paper.agent.v_max, paper.agent.discount, paper.replay.random_steps) == (50.0, 0.99, 0)  # type: ignore[attr-defined]
     assert "random play earned nothing" in reasons(build(DOT, v_max=3), on_gpu=False)[-1]
     assert build(DOT, method="otr", size="small").replay.random_steps == 0  # it has an ε of its own
+
+
+@dataclass(frozen=True)
+class Noisy(AgentConfig):
+    """An agent of one's own that explores by noise."""
+
+
+@dataclass(frozen=True)
+class Greedy(AgentConfig):
+    """One that explores by random actions, whatever it calls their share."""
+
+    epsilon_greedy = True
+
+    chance: float = option("of a random action", low=0, high=1, default=0.1)
+
+
+def test_agents_that_explore_by_random_actions_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.load_all()
+    for entries in ("_agents", "_methods"):
+        monkeypatch.setattr(registry, entries, dict(getattr(registry, entries)))
+    for name, config in (("noisy", Noisy), ("greedy", Greedy)):
+        options = config(batch_size=8, updates_per_step=1.0)
+        registry.register_agent(name, "nowhere:Agent", config=config, actions="discrete", hyperparameters=options)
+    steps = [build(DOT, method=m, size="small", steps=4_000).replay.random_steps for m in ("noisy", "greedy")]
+    assert steps == [3_000, 0]
 
 
 class Bright(Dot):

@@ -219,6 +219,20 @@ def test_a_family_of_ones_own_may_be_registered_again_with_changes(grid, caplog)
     assert "the env family 'grid' is registered again; the newer one is used" in caplog.text
 
 
+def test_a_family_that_is_registered_again_is_looked_at_again(no_families_are_left):
+    registry.look.cache_clear()
+    register_env("lamp", lambda name, config: Switch(IMAGE))
+    assert action_kind("lamp/dimmed") == "discrete"
+
+    def dimmed(name, config):
+        env = Switch(IMAGE)
+        env.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        return env
+
+    register_env("lamp", dimmed)
+    assert action_kind("lamp/dimmed") == "continuous"
+
+
 def test_a_family_that_cannot_be_loaded_hides_no_other(no_families_are_left, caplog):
     register_env("broken", entry_point="no_such_module:FAMILY")
     assert "toy/catch" in task_names()

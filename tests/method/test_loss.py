@@ -172,6 +172,18 @@ def test_action_dependence_is_the_share_of_the_variance_by_actions() -> None:
     assert action_dependence(lambda z, a: z + a[:, None], z, 3) == pytest.approx(2 / 5, abs=0.02)
 
 
+def test_action_dependence_is_a_share_and_leaves_the_models_as_they_are() -> None:
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        assert 0.8 < action_dependence(lambda z, a: a[:, None].float(), torch.zeros(8, 1), 3, draw) <= 1.0
+    f = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16))
+    aux = pv.PlayVirtualLoss(f, actions=3, latent=(16, 4, 4), K=2, M=2)
+    before = {name: value.clone() for module in (f, aux) for name, value in module.state_dict().items()}
+    aux.action_dependence(torch.rand(5, 1, 4, 4))
+    for name, value in ((name, value) for module in (f, aux) for name, value in module.state_dict().items()):
+        assert torch.equal(value, before[name]), name
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_forward_model_depends_on_its_actions_with_prediction_and_forgets_them_without(seed: int) -> None:
     """A walk around a ring of 12 cells, one to the left, none or one to the right, seen by an encoder that is given.

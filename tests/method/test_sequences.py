@@ -55,6 +55,18 @@ def test_sequences_are_consecutive_steps_and_the_mask_ends_with_the_episode(tota
     assert starts == {(i, env) for i in range(oldest, total - longest + 1) for env in range(2)}
 
 
+def test_a_ring_may_lie_on_another_device_than_the_cpu() -> None:
+    """PyTorch's device "meta", which has shapes and no content, stands for a GPU here."""
+    given = ring(20, 20, 5)
+    there = {n: torch.as_tensor(v).to("meta") if isinstance(v, np.ndarray) else v for n, v in given.items()}
+    for found in (
+        pv.sample_sequences(**there, K=3, batch_size=4),
+        pv.sample_sequences(**{**there, "next_observations": None}, K=3, batch_size=4),
+    ):
+        assert [tuple(part.shape) for part in found] == [(4, 4), (4, 3), (4, 4)]
+        assert {part.device.type for part in found} == {"meta"}
+
+
 def test_the_generator_decides_the_draw() -> None:
     given = ring(20, 20, 5)
     one, two = (

@@ -170,6 +170,7 @@ def test_a_batch_of_envs_acts_as_each_alone(tmp_path: Path) -> None:
     together = pv.load(export, "cpu", num_envs=2).as_gym_policy()
     alone = [pv.load(export, "cpu").as_gym_policy() for _ in range(2)]
     for number, pair in enumerate(frames):
+        together.reset([])  # no episode has ended
         if number == 4:
             together.reset([False, True])
             alone[1].reset()
@@ -263,6 +264,12 @@ def test_wrong_numbers_of_environments_are_one_line(tmp_path: Path) -> None:
         agent.act(np.zeros((2, 10, 10), np.uint8))
     with pytest.raises(pv.InputError, match="action_repeat: 0 is not allowed"):
         agent.as_gym_policy(action_repeat=0)
+
+
+def test_numbers_may_be_text_as_those_of_options_may(tmp_path: Path) -> None:
+    agent = pv.load(write_export(tmp_path / "agent", "toy/catch"), "cpu", num_envs="2")  # type: ignore[arg-type]
+    policy = agent.as_gym_policy(action_repeat="3")  # type: ignore[arg-type]
+    assert policy(np.zeros((2, 10, 10), np.uint8)).shape == (2,)
 
 
 def test_the_emulators_order_of_sums_is_still_the_mean_over_the_area() -> None:

@@ -127,3 +127,68 @@ def test_memory_that_runs_out_in_mid_run(
     assert said.startswith("playvirtual: error: memory: out of memory; what decides it: ")
     assert f"; {safe}" in said
     assert said.count("\n") == 1
+
+
+OWN: dict[str, Any] = {
+    **CATCH,
+    "image_size": 10,
+    "channels": "8",
+    "kernel_sizes": "3",
+    "strides": "1",
+    "hidden": 16,
+    "batch_size": 4,
+    "M": 1,
+    "max_episode_frames": 40,
+    "quiet": True,
+}
+
+
+class Counted(Fragile):
+    """Counts how many of it are open, and is made no more once there are none left."""
+
+    left, opened = 1_000_000, 0
+
+    def __init__(self) -> None:
+        if Counted.left == 0:
+            raise ValueError("no licence is left")
+        Counted.left, Counted.opened = Counted.left - 1, Counted.opened + 1
+
+    def close(self) -> None:
+        Counted.opened -= 1
+
+
+@pytest.mark.slow
+def test_a_trainer_that_cannot_be_made_anew_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that proves to be damaged while it is loaded takes a new trainer, and so a new environment."""
+    run = pv.train(env=Counted, run_dir=tmp_path / "run", **OWN).path
+    file = checkpoint.newest(run) / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    monkeypatch.setattr(Counted, "left", 1)
+    with pytest.raises(pv.InputError, match="ValueError: no licence is left"):
+        pv.resume(run, env=Counted, steps=OWN["steps"] + 20, quiet=True)
+    assert Counted.opened == 0
+
+
+class Stuck(Fragile):
+    """Raises when it is closed, as a window does that is gone already."""
+
+    def close(self) -> None:
+        raise RuntimeError("the window is gone")
+
+
+@pytest.mark.slow
+def test_an_environment_that_cannot_be_closed_loses_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pv.train(env=Stuck, run_dir=tmp_path / "run", **OWN)
+    assert len(run.returns) == OWN["eval_episodes"]
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot be closed" in line]
+    assert len(said) == 1
+    assert "Stuck' cannot be closed: RuntimeError: the window is gone (" in said[0]
+
+
+def test_a_run_that_cannot_begin_leaves_no_environment_open(tmp_path: Path) -> None:
+    with pytest.raises(pv.InputError, match="memory: about"):
+        pv.train(env=Counted, run_dir=tmp_path / "run", **{**OWN, "batch_size": 2**30})
+    assert Counted.opened == 0
+    assert not (tmp_path / "run").exists()

@@ -78,6 +78,7 @@ def test_the_command_films_the_episodes_of_an_evaluation(
         assert main(["video", str(run.path), "--device", "cpu", *words]) == 2
         assert f"playvirtual: error: {said}" in capsys.readouterr().err
     assert json.loads((run.path / "evaluations.jsonl").read_text())["returns"] == run.returns
+    assert pv.video(run, tmp_path / "x.gif", episodes="2", frames="3", device="cpu")[1] == run.returns  # type: ignore[arg-type]
     for out, written in (("film.gif", "film.gif"), ("film.v2", "film.v2.gif")):
         assert main(["video", str(run.path), "--device", "cpu", "--out", str(tmp_path / out)]) == 0
         assert (tmp_path / written).read_bytes().startswith(b"GIF89a")

@@ -304,3 +304,16 @@ def test_without_random_steps_the_agent_alone_explores_and_nothing_is_drawn() ->
         trainer.step = 60
         assert not trainer._plays_at_random()
         assert trainer.random.bit_generator.state == before
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_smallest_replay_buffer_always_has_a_start_of_a_batch(limit: int) -> None:
+    """A truncated episode leaves an entry without an action, which is none."""
+    smallest = {"K": 0, "n_step": 1, "capacity": 3, "max_episode_frames": limit, "updates_per_step": 1}
+    with closing(Trainer(pv.build("toy/catch", **{**OPTIONS, **smallest}))) as trainer:
+        trainer.train(60)
+        for _ in range(12):
+            trainer.train(1)
+            sampled = trainer.sampler.state_dict()["priorities"] > 0
+            assert sampled.any()
+            assert trainer.replay.has_action[sampled].all()

@@ -228,7 +228,7 @@ def agent_size(config: Config, observation_shape: tuple[int, int, int], space: A
             image = torch.empty((1, *observation_shape), dtype=torch.uint8)
             latent = agent.encode(image).numel() if isinstance(agent, EncodesObservations) else 0
             tensors = {id(t): t for part in agent.parts.values() for t in (*part.parameters(), *part.buffers())}
-    except Exception:  # an agent of somebody's that cannot be built there; what is wrong otherwise, it says itself
+    except Exception:  # a registered agent may not be built there; any other error it raises where it is really built
         return AgentSize()
     sizes = [(t.numel() * t.element_size(), t.requires_grad) for t in tensors.values()]
     return AgentSize(sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns), latent)

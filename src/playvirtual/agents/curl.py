@@ -38,6 +38,7 @@ class CurlRainbow(Rainbow):
     """
 
     always_rescaled = False
+    own_target_noise = True  # it is copied rarely
 
     def _make_networks(self, config: Config) -> None:
         super()._make_networks(config)
@@ -89,11 +90,6 @@ class CurlRainbow(Rainbow):
 
     def total_loss(self, losses: dict[str, Tensor], lambda_cyc: Tensor) -> Tensor:
         return super().total_loss(losses, lambda_cyc) + self.contrast_config.contrast_weight * losses["contrast"]
-
-    def resample_noise(self) -> None:
-        """The target network, which is copied rarely, has noise of its own in every update."""
-        self.head.resample(self.generator)
-        self.target_head.resample(self.generator)
 
     def update(self, batch: RainbowBatch, schedule: Schedule) -> Update:
         update = super().update(batch, schedule)

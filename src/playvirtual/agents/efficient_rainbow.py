@@ -27,6 +27,7 @@ class EfficientRainbow(Rainbow):
     """Rainbow on one hidden layer; a head of `noisy_sigma` 0 has no noise."""
 
     always_rescaled = False
+    own_target_noise = True  # it is copied rarely
     dueling = True
 
     def _make_encoder(self, config: Config) -> RainbowEncoder:
@@ -36,11 +37,6 @@ class EfficientRainbow(Rainbow):
         c = self.config
         size, actions = self.encoder.size, self.action_space.n
         return QHead(size, actions, c.hidden, c.atoms, sigma=c.noisy_sigma, dueling=self.dueling)
-
-    def resample_noise(self) -> None:
-        """The target network, which is copied rarely, has noise of its own in every update."""
-        self.head.resample(self.generator)
-        self.target_head.resample(self.generator)
 
     def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
         losses = super().rl_losses(batch, inputs, z, z_next)

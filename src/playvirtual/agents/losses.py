@@ -24,6 +24,8 @@ def project_distribution(returns: Tensor, discounts: Tensor, probabilities: Tens
 
 
 class CategoricalLoss(NamedTuple):
+    """What C51 learns from a batch, and how much there is to learn from each sample of it."""
+
     loss: Tensor  # (B,) cross-entropy between target and prediction
     priority: Tensor  # (B,) their KL divergence, detached
 

@@ -33,6 +33,7 @@ class Rainbow:
 
     policy_parts = ("encoder", "head")
     always_rescaled = True  # the encoder's states; else only beside dynamics models, which predict rescaled ones
+    own_target_noise = False  # of the target head: drawn in every update; else it is copied with the weights
 
     def __init__(
         self,
@@ -237,8 +238,10 @@ class Rainbow:
         return self.objective.total(losses, lambda_cyc, losses["rl"])
 
     def resample_noise(self) -> None:
-        """Draws the noise of an update; the target head has what the online head had when it was copied."""
+        """Draws the noise of an update; a target head without its own has the online head's from when it was copied."""
         self.head.resample(self.generator)
+        if self.own_target_noise:
+            self.target_head.resample(self.generator)
 
     def update(self, batch: RainbowBatch, schedule: Schedule) -> Update:
         """One optimizer step on `batch`."""

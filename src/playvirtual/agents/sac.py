@@ -197,14 +197,13 @@ class Sac:
     def act(self, observation: Observations, explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, A): the mean action or, to explore, a draw from the policy."""
         images = as_images(observation, self.observation_shape, self.device)
-        single = images.dim() == 3
         x = self.augment.center(images.reshape(-1, *images.shape[-3:]))
         mean, log_std = self.actor(self.encoder.convs(x))
         if explore:
             noise = torch.randn(mean.shape, generator=self.generator, device=self.device)
             mean = mean + log_std.exp() * noise
         action = torch.tanh(mean)
-        return action[0] if single else action
+        return action.reshape(*images.shape[:-3], action.shape[-1])
 
     @torch.no_grad()
     def encode(self, observation: Observations) -> Tensor:

@@ -137,6 +137,7 @@ def _check(config: Config) -> None:
 
 
 def compile_mode(trainer: Trainer) -> str:
+    """The option `compile` as it takes effect: on the CPU it is "off"."""
     return trainer.config.compile if trainer.device.type == "cuda" else "off"
 
 

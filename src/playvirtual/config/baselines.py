@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from playvirtual.config.hyperparameters import ATARI, CATCH, MINATAR, RAINBOW, REACH, SAC
 from playvirtual.config.schema import AgentConfig, Config, RainbowConfig, SacConfig
@@ -33,6 +33,8 @@ class DerConfig(RainbowConfig):
 @dataclass(frozen=True)
 class EpsilonGreedyConfig(DerConfig):
     """A Rainbow that explores by random actions in place of noisy layers."""
+
+    epsilon_greedy: ClassVar[bool] = True
 
     noisy_sigma: float = option("σ₀ of the noisy layers: 0, there are none", low=0, high=0)
     epsilon_end: float = option("ε, the share of random actions in training, once it has fallen from 1", low=0, high=1)
@@ -289,15 +291,15 @@ SAC_AES = {
     ),
 }
 
-# The class of each agent, and its hyperparameters by task.
-AGENTS: dict[str, tuple[str, Mapping[str, AgentConfig]]] = {
-    "der": ("efficient_rainbow:EfficientRainbow", DERS),
-    "otr": ("efficient_rainbow:Otr", OTRS),
-    "curl-rainbow": ("curl:CurlRainbow", CURL_RAINBOWS),
-    "curl-sac": ("curl:CurlSac", CURL_SACS),
-    "drq-dqn": ("drq:DrqDqn", DRQ_DQNS),
-    "drq-sac": ("drq:DrqSac", DRQ_SACS),
-    "sac-ae": ("sac_ae:SacAe", SAC_AES),
+# The class of each agent, the actions it takes, and its hyperparameters by task.
+AGENTS: dict[str, tuple[str, ActionKind, Mapping[str, AgentConfig]]] = {
+    "der": ("efficient_rainbow:EfficientRainbow", "discrete", DERS),
+    "otr": ("efficient_rainbow:Otr", "discrete", OTRS),
+    "curl-rainbow": ("curl:CurlRainbow", "discrete", CURL_RAINBOWS),
+    "curl-sac": ("curl:CurlSac", "continuous", CURL_SACS),
+    "drq-dqn": ("drq:DrqDqn", "discrete", DRQ_DQNS),
+    "drq-sac": ("drq:DrqSac", "continuous", DRQ_SACS),
+    "sac-ae": ("sac_ae:SacAe", "continuous", SAC_AES),
 }
 
 # What the baselines change in options that are not their agents' own; nothing on the small tasks.

@@ -37,14 +37,13 @@ registry.register_agent(
 for _name, (_changes, _note) in METHODS.items():
     registry.register_method(_name, agents={"discrete": "rainbow", "continuous": "sac"}, changes=_changes, note=_note)
 
-# The baselines of the paper's tables: the name of each agent, its class and hyperparameters.
-for _name, (_class, _hyperparameters) in baselines.AGENTS.items():
-    _config = type(_hyperparameters[""])
+# The baselines of the paper's tables.
+for _name, (_class, _actions, _hyperparameters) in baselines.AGENTS.items():
     registry.register_agent(
         _name,
         f"playvirtual.agents.{_class}",
-        config=_config,
-        actions="continuous" if issubclass(_config, SacConfig) else "discrete",
+        config=type(_hyperparameters[""]),
+        actions=_actions,
         hyperparameters=_hyperparameters,
         run_options=baselines.RUN_OPTIONS.get(_name),
         method=False,

@@ -114,7 +114,7 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
         changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
         changes["background"] = fit.background
-        if size != "paper" and not hasattr(config.agent, "epsilon_end"):  # which explores by random actions itself
+        if size != "paper" and not config.agent.epsilon_greedy:
             changes["random_steps"] = fit.steps * 3 // 4
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
@@ -210,16 +210,16 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
         why = images
     else:
         why = f"{images} and this is a {'GPU' if on_gpu else 'CPU'}"
-    shown = config.environment
-    colours = "gray" if shown.grayscale or c == 1 else "in colour"
+    seen = config.environment
+    colours = "gray" if seen.grayscale or c == 1 else "in colour"
     if fit.numbers:
         colours += f" with {fit.numbers} planes for the numbers beside the image"
     lines = [f"size {config.size}: {why}"]
     if background := getattr(agent, "background", 0.0):
         colours += f" less their background's shade, {background:g}"
-    motion = " to see motion" if shown.frame_stack > 1 else ""
+    motion = " to see motion" if seen.frame_stack > 1 else ""
     lines.append(
-        f"frames {shown.image_size}×{shown.image_size} {colours}, stacks of {shown.frame_stack}{motion} (--image-size, "
+        f"frames {seen.image_size}×{seen.image_size} {colours}, stacks of {seen.frame_stack}{motion} (--image-size, "
         "--grayscale, --background, --frame-stack)"
     )
     lines.append(

@@ -55,6 +55,7 @@ class AgentConfig:
     """What training asks of every agent's options; an agent's own options are a subclass."""
 
     paper_agent: ClassVar[str] = ""  # the name of the paper's agent whose options these extend; "": of none
+    epsilon_greedy: ClassVar[bool] = False  # it takes random actions itself: fitted settings add no `random_steps`
 
     batch_size: int = option("transitions or sequences per update", low=1)
     updates_per_step: float = option("updates per agent step; 0.25: one every four steps", low=0)
@@ -422,11 +423,13 @@ def _check_replay(config: Config) -> None:
             f"learning_starts: {config.replay.learning_starts} is not allowed; allowed: more than {span}, "
             "the steps that a batch looks ahead"
         )
-    room = span + config.environment.frame_stack
+    # One entry more, since the last frame of a truncated episode is an entry at which no batch can start.
+    room = span + config.environment.frame_stack + 1
     if config.replay.capacity < room:
         raise InputError(
             f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
-            f"batch looks ahead and the {config.environment.frame_stack} frames of an observation"
+            f"batch looks ahead, the {config.environment.frame_stack} frames of an observation and the last one of an "
+            "episode"
         )
 
 

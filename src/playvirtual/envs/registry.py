@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -21,7 +21,7 @@ from playvirtual.calls import explained
 from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.image import ToFrame, newest_to_frame
-from playvirtual.envs.vector import SingleEnv, SyncVectorEnv
+from playvirtual.envs.vector import SingleEnv, SyncVectorEnv, close_all
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
@@ -117,6 +117,7 @@ def register_env(
             raise InputError(f"env family: {name!r} is one of this package's own; allowed: another name")
         # As when a cell of a notebook is run again.
         logging.getLogger("playvirtual").warning("the env family %r is registered again; the newer one is used", name)
+        look.cache_clear()  # what is known of the older one's tasks need not hold for the newer one's
     FAMILIES[name] = new
 
 
@@ -257,7 +258,8 @@ class Look:
 @cache
 def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
     """Makes one environment of a task whose family makes single ones, plays it where that is asked, and closes it."""
-    with closing(_make_plain(task, env_args)) as env:
+    env = _make_plain(task, env_args)
+    try:
         space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
         numbers = getattr(env, "numbers", 0)
         if not isinstance(space, spaces.Discrete):
@@ -265,6 +267,8 @@ def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
         if not env_family(task).fitted:
             return Look("discrete", int(space.n), shape, numbers)
         return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
+    finally:
+        close_all([env], task)
 
 
 def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
@@ -357,7 +361,7 @@ def task_names() -> list[str]:
     for kind in FAMILIES:
         try:
             names += [f"{kind}/{name}" for name in _load(kind).task_names()]
-        except InputError as error:  # one family of somebody's must not hide the others
+        except InputError as error:  # a registered family that cannot be loaded must not hide the others
             logging.getLogger("playvirtual").warning("%s", error)
     return names
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -154,8 +156,25 @@ class SyncVectorEnv:
             raise self._failed(index, "to render", error) from error
 
     def close(self) -> None:
-        for env in self._envs:
+        close_all(self._envs, self._task)
+
+
+def close_all(envs: Sequence[SingleEnv], task: str) -> None:
+    """Closes environments that have done their work: what they raise in it is one message, and loses no result."""
+    errors = []
+    for env in envs:
+        try:
             env.close()
+        except (Exception, SystemExit) as error:
+            errors.append(error)
+    if errors:
+        _say_not_closed(task, in_one_line(errors[0]))
+
+
+@cache
+def _say_not_closed(task: str, reason: str) -> None:
+    """Once, not after every evaluation."""
+    logging.getLogger("playvirtual").warning("%r cannot be closed: %s", task, reason)
 
 
 class BackgroundReset:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from playvirtual.method.actions import ActionSpace, DiscreteActions, action_space
 from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, Dynamics, Step
@@ -150,7 +151,8 @@ class PlayVirtualLoss(nn.Module):
     @torch.no_grad()
     def action_dependence(self, observations: Tensor, generator: torch.Generator | None = None) -> float:
         """How much the forward model's prediction from observations (N, …) depends on the action, from 0 to 1."""
-        return action_dependence(self.virtual.h, self._encoder[0](observations), self.virtual.actions, generator)
+        z = _measured(self._encoder[0], observations)
+        return action_dependence(self.virtual.h, z, self.virtual.actions, generator)
 
     @torch.no_grad()
     def _targets(self, observations: Tensor) -> Targets:
@@ -179,13 +181,25 @@ def action_dependence(
 ) -> float:
     """The share of the variance of h(z, a) over states z (N, …) and uniform actions a that the actions account for.
 
-    0: the model ignores its actions. 1: nothing but the action matters. Several states are needed.
+    0: the model ignores its actions. 1: nothing but the action matters. Several states are needed. The model stays as
+    it is.
     """
     space = action_space(actions)
     a = space.uniform((len(z) * draws,), generator, z.device)
-    predicted = forward(z.repeat_interleave(draws, 0), a).flatten(1).unflatten(0, (len(z), draws))  # (N, draws, D)
+    next_z = _measured(forward, z.repeat_interleave(draws, 0), a)  # (N · draws, …)
+    predicted = next_z.flatten(1).unflatten(0, (len(z), draws))  # (N, draws, D)
     within, total = predicted.var(1).mean(), predicted.flatten(0, 1).var(0).mean()
-    return float(within / total.clamp_min(torch.finfo(total.dtype).tiny))
+    # Two estimates, of which the first may by chance be the larger one.
+    return min(1.0, float(within / total.clamp_min(torch.finfo(total.dtype).tiny)))
+
+
+def _measured(model: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """model(*inputs), which changes nothing in a module: BatchNorm's running statistics are written to copies."""
+    if not isinstance(model, nn.Module):
+        return model(*inputs)
+    copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    out: Tensor = functional_call(model, copies, inputs)
+    return out
 
 
 class _NoRandoms(NamedTuple):

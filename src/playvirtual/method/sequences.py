@@ -46,8 +46,8 @@ def sample_sequences(
     def read(array: Any, chosen: Tensor) -> Tensor:
         return torch.as_tensor(array)[chosen, column]
 
-    alive = 1.0 - read(dones, rows[:, :K]).to(torch.get_default_dtype())  # (B, K): the episode goes on after the step
-    alive = torch.cat([torch.ones(batch_size, 1), alive], 1).cumprod(1)  # (B, K+1)
+    alive = 1.0 - read(dones, rows[:, :K]).to(torch.get_default_dtype())  # (B, K): 0 where the step ended the episode
+    alive = torch.cat([alive.new_ones(batch_size, 1), alive], 1).cumprod(1)  # (B, K+1)
     if next_observations is None:
         states, mask = read(observations, rows), alive
     else:

@@ -15,7 +15,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from playvirtual import envs, files
-from playvirtual.agents.agent import Agent, load_policy_state_dict, make_agent
+from playvirtual.agents.agent import Agent, EncodesObservations, load_policy_state_dict, make_agent
+from playvirtual.config import registry
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, resolve_device
 from playvirtual.envs.env import (
@@ -31,6 +32,7 @@ from playvirtual.options import LARGEST_INT, leaves
 from playvirtual.runs import checkpoint
 from playvirtual.runs.checkpoint import Content
 from playvirtual.runs.folder import RunFolder
+from playvirtual.runs.portable import example
 from playvirtual.runs.state import all_finite, to_bytes, unflatten_state
 
 WEIGHTS, RECORD = "weights.safetensors", "agent.json"  # what acting needs: a checkpoint and an export have them
@@ -245,6 +247,7 @@ ENCODER_OPTIONS = frozenset(
         "kernel_sizes",
         "strides",
         "latent",
+        "background",
         "encoder_tanh",
         "crop_size",
     )
@@ -259,10 +262,15 @@ def check_encoder_from(config: Config) -> None:
         checkpoint.newest(source)
     except InputError as error:
         raise InputError(f"encoder_from: {error}") from None
-    same_family = envs.family(config.task) == envs.family(theirs.task)
-    if not same_family or type(config.agent) is not type(theirs.agent):
+    own, other = registry.agent_of(config.agent), registry.agent_of(theirs.agent)
+    if envs.family(config.task) != envs.family(theirs.task) or not own.actions & other.actions:
         raise InputError(
             f"encoder_from: {str(source)!r} learned {theirs.task}; allowed: a run of {config.task} or one of its kind"
+        )
+    if own.name != other.name:
+        raise InputError(
+            f"encoder_from: {str(source)!r} has the agent {other.name!r}; allowed: a run of the agent {own.name!r}, as "
+            "this one"
         )
     pairs = zip(leaves(theirs), leaves(config), strict=True)
     differ = [
@@ -290,6 +298,23 @@ def load_pretrained_encoder(agent: Agent, source: str) -> None:
     for name in ("encoder", "target_encoder"):
         if name in agent.parts:
             agent.parts[name].load_state_dict(weights)
+    _check_same_states(agent, trained, path)
+
+
+def _check_same_states(agent: Agent, trained: Agent, path: Path) -> None:
+    """Raises unless two encoders with the same weights make the same state of an image, as far as agents encode one.
+
+    Not all that decides the state is an option: some agents rescale it beside dynamics models alone.
+    """
+    if not (isinstance(agent, EncodesObservations) and isinstance(trained, EncodesObservations)):
+        return
+    image = example(agent, 1)
+    if not torch.allclose(agent.encode(image), trained.encode(image), rtol=1e-2, atol=1e-4):
+        raise InputError(
+            f"encoder_from: the encoder in {str(path)!r} makes other states with the same weights here than there, "
+            "where its agent may have rescaled them for its dynamics models (K > 0); allowed: a run of this method, or "
+            "--method rl on a run of spr or playvirtual"
+        )
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -114,7 +114,7 @@ class TrainedAgent:
         if not fits and chosen.size:
             allowed = f"allowed: a flag for each of {count}, or indices below {count}"
             raise InputError(f"which: {shown(which)} is not allowed; {allowed}")
-        return chosen
+        return chosen if fits else np.zeros(0, np.intp)  # NumPy takes an empty list for one of floats
 
     def _check_count(self, what: str, values: Any) -> None:
         try:
@@ -132,9 +132,10 @@ class GymPolicy:
     """
 
     def __init__(self, agent: TrainedAgent, action_repeat: int, *, explore: bool = False) -> None:
-        if coerce("action_repeat", int, action_repeat) < 1:
+        self._agent, self._explore = agent, explore
+        self._action_repeat: int = coerce("action_repeat", int, action_repeat)
+        if self._action_repeat < 1:
             raise InputError(f"action_repeat: {action_repeat} is not allowed; allowed: 1 or more")
-        self._agent, self._action_repeat, self._explore = agent, action_repeat, explore
         count = agent.num_envs or 1
         self._frames = np.zeros(count, np.int64)  # since each environment's reset
         self._seen: list[list[Any]] = [[] for _ in range(count)]  # since each environment's last action
@@ -144,10 +145,9 @@ class GymPolicy:
     def reset(self, which: Sequence[int] | Flags | None = None) -> None:
         """Starts a new episode in all environments or in some, given as indices or flags."""
         self._agent.reset(which)
-        chosen: npt.NDArray[Any] = np.arange(len(self._frames)) if which is None else np.asarray(which)
-        self._frames[chosen] = 0
-        for index in np.arange(len(self._frames))[chosen]:
-            self._seen[index] = []
+        envs = np.arange(len(self._frames))
+        for index in envs if which is None else envs[self._agent._checked_envs(which)]:
+            self._frames[index], self._seen[index] = 0, []
 
     def __call__(self, observation: Any) -> Any:
         """The action for the environment's next frame; with `num_envs` the actions of all of them."""

@@ -28,7 +28,8 @@ class GridRow(NamedTuple):
 def write(out: Path, name: str, title: str, runs: Sequence[tuple[Path, str]]) -> None:
     """Adds a grid to OUT/grids.json: its title, and the label of each run folder OUT/TASK/SETTING/seed-N.
 
-    A grid of the same name that was there before is replaced; other grids stay.
+    A grid of the same name that was there before gets the new title and keeps its other rows, since a sweep may be of
+    some rows or tasks alone; other grids stay.
     """
     grids = _read(out)
     labels = {path.parent.relative_to(out).as_posix(): label for path, label in runs}

@@ -277,8 +277,9 @@ class Runner:
         )
 
     def close(self) -> None:
-        """Closes the trainer."""
-        self.trainer.close()
+        """Closes the trainer; there is none if the one that should replace another could not be made."""
+        if "trainer" in vars(self):
+            self.trainer.close()
 
     def _repeat_evaluation_of_checkpoint(self) -> None:
         """Makes, or reads from the log, the evaluation that was due at the step of a resumed run's checkpoint."""

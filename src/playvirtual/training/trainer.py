@@ -53,19 +53,11 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
 
         self.env = TrainingEnv(config)
-        check_memory(device, _memory_needs(config, self.env, device))
-        self.agent = make_agent(
-            config, self.env.observation_shape, self.env.action_space, device, int(seeds[2]), self.generator
-        )
-        if warm_start:
-            load_initial_weights(self.agent, config.init_from)
-        if pretrained:
-            load_pretrained_encoder(self.agent, config.encoder_from)
-        self.replay = _make_replay(config, self.env, device)
-        self.sampler = self.agent.make_sampler(self.replay, self.generator)
-        self.learner = Learner(
-            self.agent, self.sampler, self.generator, compile=config.compile, compile_key=self._compile_key()
-        )
+        try:
+            self._make_learner(int(seeds[2]), warm_start=warm_start, pretrained=pretrained)
+        except BaseException:
+            self.env.close()  # nobody else can: there will be no trainer
+            raise
         cudagraph = config.compile != "off"
         self.policy = AsyncPolicy(self.agent, explore=True, cudagraph=cudagraph)
         self._greedy_policy = AsyncPolicy(self.agent, cudagraph=cudagraph)
@@ -76,6 +68,21 @@ class Trainer:
         self.episode_returns: list[float] = []  # of the episodes that ended since the last line of metrics
         self.last_return: float | None = None
         self._truncated_frame: npt.NDArray[np.uint8] | None = None  # the last frame of an episode, not stored yet
+
+    def _make_learner(self, seed: int, *, warm_start: bool, pretrained: bool) -> None:
+        """The agent, whose weights `seed` decides, and what it learns with, if there is memory for them."""
+        config, device = self.config, self.device
+        check_memory(device, _memory_needs(config, self.env, device))
+        self.agent = make_agent(config, self.env.observation_shape, self.env.action_space, device, seed, self.generator)
+        if warm_start:
+            load_initial_weights(self.agent, config.init_from)
+        if pretrained:
+            load_pretrained_encoder(self.agent, config.encoder_from)
+        self.replay = _make_replay(config, self.env, device)
+        self.sampler = self.agent.make_sampler(self.replay, self.generator)
+        self.learner = Learner(
+            self.agent, self.sampler, self.generator, compile=config.compile, compile_key=self._compile_key()
+        )
 
     def _compile_key(self) -> str:
         """Equal for runs whose updates compile to the same code, such as those of another seed or another game."""

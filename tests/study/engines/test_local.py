@@ -7,6 +7,7 @@ a constant.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -297,3 +298,28 @@ def test_without_mps_a_gpu_is_not_shared_by_default(tmp_path, control, why):
     if why == "no program":
         (tmp_path / "bin" / mps.PROGRAM).unlink()
     assert LocalEngine(mps="off" if why == "off" else "auto").workers == 2
+
+
+def test_a_run_whose_folder_is_removed_while_it_runs_is_an_outcome(tmp_path, control):
+    engine, removed = LocalEngine(1, device="cpu"), job(tmp_path)
+    try:
+        engine.start(removed)
+        environment(removed)
+        shutil.rmtree(removed.path.parent)
+        os.kill(engine._children[0].process.pid, signal.SIGRTMIN + 1)
+        (outcome,) = engine.wait(HANG)
+        assert outcome.error == f"killed by signal {signal.SIGRTMIN + 1}"
+    finally:
+        engine.stop()
+
+
+def test_a_run_whose_output_was_removed_has_failed_without_any(tmp_path, control, monkeypatch):
+    (tmp_path / "bin" / "python").write_text('#!/bin/sh\nrm -r "$RUNS"\nexit 1\n')
+    engine, failed = LocalEngine(1, device="cpu"), job(tmp_path)
+    monkeypatch.setenv("RUNS", str(failed.path.parent))
+    try:
+        engine.start(failed)
+        (outcome,) = engine.wait(HANG)
+        assert outcome.error == "exit code 1 without any output"
+    finally:
+        engine.stop()

@@ -133,9 +133,23 @@ def test_an_encoder_that_does_not_fit_is_refused_before_anything_is_written(
     refused("learned toy/reach; allowed: a run of toy/catch or one of its kind", encoder_from=reach)
     refused(r"has another encoder \(latent: 64 there, 32 here\)", encoder_from=catch, latent=32)
     refused("encoder_tanh: True there, False here", task="toy/reach", encoder_from=reach, encoder_tanh="false")
+    refused("background: 0.0 there, 0.5 here", encoder_from=catch, background=0.5)
+    refused("has the agent 'rainbow'; allowed: a run of the agent 'der', as this one", encoder_from=catch, method="der")
     refused("a fixed encoder learns from no prediction, but K is 3", encoder_from=catch, method="spr")
     write_run(tmp_path / "begun", "toy/catch", "spr", 1, 0.5)
     refused("encoder_from: run: .*begun' has no checkpoint yet", encoder_from=str(tmp_path / "begun"))
+
+
+def test_an_encoder_whose_states_were_rescaled_is_refused_where_they_are_not(tmp_path: Path) -> None:
+    """DrQ's encoder rescales its states for dynamics models, and does not without them."""
+    plain, predicted = (
+        pv.train("toy/catch", method=method, run_dir=tmp_path / method, **CATCH).path
+        for method in ("drq", "drq-virtual")
+    )
+    with pytest.raises(InputError, match="makes other states with the same weights here than there"):
+        pv.train("toy/catch", method="drq", run_dir=tmp_path / "new", encoder_from=str(predicted), **CATCH)
+    assert not (tmp_path / "new").exists()
+    pv.train("toy/catch", method="drq", run_dir=tmp_path / "new", encoder_from=str(plain), **CATCH)
 
 
 def test_an_encoder_for_images_of_other_channels_is_refused(tmp_path: Path) -> None:

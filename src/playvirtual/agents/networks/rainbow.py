@@ -105,7 +105,7 @@ class Stream(nn.Module):
 class DuelingHead(nn.Module):
     """Logits of the return distribution of every action; its first layers double as the projection g.
 
-    The gradient that goes on to the encoder is multiplied by `gradient_scale`.
+    The gradient that reaches the encoder is multiplied by `gradient_scale`.
     """
 
     def __init__(

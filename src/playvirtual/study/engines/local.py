@@ -184,11 +184,21 @@ def _outcome(child: _Child) -> Outcome:
     if code == 0:
         log.unlink(missing_ok=True)
         return Outcome(child.job, None)
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if code < 0:
-        return Outcome(child.job, f"killed by {signal.Signals(-code).name}")
+        return Outcome(child.job, f"killed by {_signal_name(-code)}")
+    try:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:  # removed, as when somebody removes the folder of a sweep that runs
+        lines = []
     error = lines[-1].strip() if lines else f"exit code {code} without any output"
     return Outcome(child.job, error, bad_input=code == BAD_INPUT)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _visible_gpus(device: str) -> list[str]:

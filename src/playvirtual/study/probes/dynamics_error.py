@@ -118,13 +118,13 @@ def play_transitions(policy: Policy, config: Config, transitions: int, seed: int
             episode += 1
             stack.clear([0])
             stack.push(env.reset([0], [began]))
-            over = False
-            while not over and found < transitions:
+            done = False
+            while not done and found < transitions:
                 before = stack.observations.copy()
                 action = policy(before)
                 result = env.step(action)
                 stack.push(result.frames)
-                over = bool(result.done[0])
+                done = bool(result.done[0])
                 if not result.terminated[0]:
                     found += 1
                     yield Transition(before[0], action[0], stack.observations[0].copy())
