@@ -135,6 +135,7 @@ def main() -> None:
                 continue
             _, found = gradients(options.run, variant, device, options.batches)
             writer.writerows(rows(step, exact, found, variant.name))
+            file.flush()  # what is measured stays if the rest is interrupted
 
 
 if __name__ == "__main__":
