@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from types import NoneType, UnionType
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from playvirtual.errors import InputError, shown, unknown
@@ -57,9 +58,15 @@ def option(help: str, *, low: float | None = None, high: float | None = None, de
     return field(metadata={"help": help, "low": low, "high": high}, default=default)
 
 
+@cache
+def types_of(cls: type) -> Mapping[str, Any]:
+    """The type of every field of a dataclass, worked out once: its annotations are text, which Python has to parse."""
+    return MappingProxyType(get_type_hints(cls))
+
+
 def leaves(config: Any) -> Iterator[tuple[Field[Any], Any, Any]]:
     """(field, its type, its value) of every ordinary field of a dataclass, nested dataclasses opened, in order."""
-    hints = get_type_hints(type(config))
+    hints = types_of(config.__class__)
     for f in fields(config):
         value = getattr(config, f.name)
         if is_dataclass(value):

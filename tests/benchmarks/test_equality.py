@@ -24,13 +24,16 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.slow(seconds=30)
-@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])  # Rainbow with convolutional dynamics, SAC
+@pytest.mark.parametrize(
+    "task", ["toy/catch", pytest.param("toy/reach", marks=pytest.mark.long)]
+)  # Rainbow with convolutional dynamics, SAC
 def test_compiled_losses_and_gradients_equal_eager_ones(task: str) -> None:
     why = equality.missing(equality.COMPILED, CPU)
     if why:
         pytest.skip(f"torch.compile on a CPU: {why}")
     reference = equality.compute(task, CPU, equality.EAGER["fp32"], K=1)
-    with inductor.patch({"cpp.simdlen": 1}):  # scalar kernels compile sooner
+    # Scalar kernels compile sooner, and which vector instructions the compiler knows need not be found out.
+    with inductor.patch({"cpp.simdlen": 1, "cpp.vec_isa_ok": True}):
         found = equality.compute(task, CPU, equality.COMPILED, K=1)
     losses, gradients = equality.compare(found, reference)
     assert {"pred", "cyc"} < {name.removeprefix("loss_") for name in losses}

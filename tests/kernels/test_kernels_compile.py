@@ -9,6 +9,15 @@ from tests.interpreted import needs_triton
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
+
+@pytest.fixture(autouse=True)
+def unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's assembler takes the longest, most of it to optimise; shared memory is allocated before it."""
+    import triton
+
+    monkeypatch.setattr(triton.knobs.nvidia, "disable_ptxas_opt", True)
+
+
 HOPPER, ADA = 90, 89  # an H200; an RTX of the 40 series
 SHARED = {HOPPER: 232_448, ADA: 101_376}  # bytes that one program may have there
 

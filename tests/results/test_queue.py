@@ -117,10 +117,10 @@ def test_finished_runs_are_packed_with_their_provenance_and_not_started_again(tm
 def test_runs_that_are_still_going_when_the_minutes_are_over_are_left_to_the_next_call(tmp_path: Path) -> None:
     long = entry("long", "rl", "1").replace("steps = 60", "steps = 20000")
     (tmp_path / "queue.toml").write_text(long + PACE.replace("4000", "0.1"))
-    stopped = run_queue(tmp_path, "--minutes=0.1", "--workers=1")
+    stopped = run_queue(tmp_path, "--minutes=0.05", "--workers=1")
     assert "stopped: toy/catch  long  seed 1; the next call resumes it" in stopped.stderr
     assert "finished run" not in stopped.stdout.splitlines()[-1]
-    assert started(tmp_path, "--minutes=0.1", "--workers=1") == [("long", 1)]
+    assert started(tmp_path, "--minutes=0.05", "--workers=1") == [("long", 1)]
 
 
 def test_the_entries_of_the_queue_are_marked_as_what_they_are() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from playvirtual.runs import checkpoint
 from tests.training.interrupting import finish_and_compare, stopped
 
 pytestmark = pytest.mark.slow  # every test resumes a run
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped after 90 steps, to be copied and damaged."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    stopped(path, 89)
+    return path
 
 
 def flip(file: Path) -> None:
@@ -47,10 +56,11 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     damage: Callable[[Path], None],
     said: str,
     whole: Path,
+    stopped_run: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stopped(tmp_path / "run", 89)
+    shutil.copytree(stopped_run, tmp_path / "run")
     newest = checkpoint.newest(tmp_path / "run")
     assert newest.name == "step-000000090"
     (file,) = newest.glob(name)
@@ -75,9 +85,9 @@ class RunsCode:
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "weights.safetensors", "frames-*"])
-def test_a_checkpoint_that_would_run_code_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_would_run_code_is_refused(name: str, whole: Path, stopped_run: Path, tmp_path: Path) -> None:
     """A pickle with a valid checksum is not damage but an attack; nothing of it is executed."""
-    stopped(tmp_path / "run", 89)
+    shutil.copytree(stopped_run, tmp_path / "run")
     marker = tmp_path / "executed"
     evil = pickle.dumps(RunsCode(marker))
     newest = checkpoint.newest(tmp_path / "run")

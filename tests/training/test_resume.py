@@ -62,6 +62,7 @@ DMC = {
     "eval_every": 0,
     "eval_episodes": 1,
     "learning_starts": 40,
+    "max_episode_frames": 160,
     "image_size": 32,
     "crop_size": 28,
 }

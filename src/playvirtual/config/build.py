@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from math import inf
-from typing import Any, get_type_hints
+from typing import Any
 
 from playvirtual import envs
 from playvirtual.calls import explained
@@ -17,7 +17,7 @@ from playvirtual.device import is_gpu
 from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import as_text, leaves
+from playvirtual.options import as_text, leaves, types_of
 
 FITTED = ("size", "fitted_to")  # how settings were fitted to an environment, and to what
 
@@ -165,7 +165,7 @@ def every_option() -> list[tuple[Field[Any], Any]]:
     shared = [(f, kind) for f, kind, _ in leaves(DEFAULTS["atari", "discrete"])]
     found = {f.name: (f, kind) for f, kind in shared}
     for spec in registry.agents():
-        hints = get_type_hints(spec.config)
+        hints = types_of(spec.config)
         for f in fields(spec.config):
             found.setdefault(f.name, (f, hints[f.name]))
     return list(found.values())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from playvirtual.config import registry
 from playvirtual.config.schema import Config, validated
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import coerce, leaves
+from playvirtual.options import coerce, leaves, types_of
 
 NOTES = ("versions", "extended")  # what a run's config.json has beside its options
 
@@ -49,7 +49,7 @@ def differences(a: Config, b: Config, without: Collection[str] = ()) -> list[str
 def _from_dict(cls: Any, data: Any, agent: Any, group: str = "") -> Any:
     if not isinstance(data, Mapping):
         raise InputError(f"config.json: {group}: {shown(data)} is not allowed; allowed: a record of options")
-    hints = get_type_hints(cls)
+    hints = types_of(cls)
     known = {f.name for f in fields(cls)}
     for name in data:
         if name not in known:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from playvirtual.config import registry
 from playvirtual.device import check_device_name
@@ -14,7 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
 from playvirtual.errors import InputError, unknown
-from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option
+from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option, types_of
 
 PRESETS = ("paper", "reference")
 SIZES = ("small", "medium", "paper")
@@ -368,7 +368,7 @@ def _with_method(agent: str) -> str:
 
 
 def _replace(config: Any, values: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(type(config))
+    hints = types_of(config.__class__)
     changes: dict[str, Any] = {}
     for f in fields(config):
         current = getattr(config, f.name)

@@ -21,6 +21,7 @@ QUICK = [
     "--steps=240",
     "--learning-starts=60",
     "--K=2",
+    "--batch-size=8",
     "--eval-episodes=4",
     "--eval-every=60",
     "--log-every=30",
