@@ -184,6 +184,32 @@ def test_of_many_pairs_those_with_the_most_common_tasks_are_shown(tmp_path: Path
     assert table.note.endswith("Left out: 7 pairs with the fewest common tasks.")
 
 
+def test_among_pairs_of_as_many_tasks_one_preset_and_playvirtual_come_first(
+    tmp_path: Path,
+) -> None:
+    for method, preset in itertools.product(("spr", "rl", "playvirtual"), ("paper", "reference")):
+        write_run(tmp_path / f"{method}-{preset}", "dmc/cheetah-run", method, 1, 500.0, preset=preset)
+    (section,) = sections(collect([tmp_path])[0])
+    pairs = [(c.x.method, c.y.method, c.x.preset == c.y.preset) for c in score_tables.pairs(section)]
+    assert pairs[:2] == [("playvirtual", "spr", True)] * 2
+    assert [one_preset for _, _, one_preset in pairs] == [True] * 6 + [False] * 3
+    assert ["playvirtual" in pair for pair in pairs[2:6]] == [True, True, False, False]
+    assert ["playvirtual" in pair for pair in pairs[6:]] == [True, False, False]
+
+
+def test_one_run_of_a_task_against_three_leaves_no_interval(tmp_path: Path) -> None:
+    """The three runs could be drawn anew, the one cannot: what came of it would be the spread of one side alone."""
+    for seed, score in enumerate((100.0, 300.0, 500.0), 1):
+        write_run(tmp_path / f"spr-{seed}", "dmc/cheetah-run", "spr", seed, score)
+    write_run(tmp_path / "playvirtual", "dmc/cheetah-run", "playvirtual", 1, 400.0)
+    (section,) = sections(collect([tmp_path])[0])
+    (comparison,) = score_tables.pairs(section)
+    assert [float(value) for value in comparison.estimate] == [pytest.approx(2 / 3)] * 3
+    table = score_tables.improvement_table(section, [comparison])
+    assert table is not None
+    assert table.rows == [("playvirtual over spr", "1 × 1", "0.667", "one run of a task: no interval")]
+
+
 def test_the_aggregates_of_an_unfinished_suite_are_of_the_most_tasks_that_settings_share(tmp_path: Path) -> None:
     ran = {"spr": ("cheetah-run", "walker-walk", "finger-spin"), "playvirtual": ("cheetah-run", "walker-walk")}
     for method, tasks in ran.items():

@@ -143,17 +143,20 @@ def pairs(section: Section) -> list[Comparison]:
     compared = []
     for x, y, tasks in _comparable(section)[:MAX_PAIRS]:
         ours, theirs = section.score_matrix(x, tasks), section.score_matrix(y, tasks)
+        runs = min(len(ours), len(theirs))
         estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
-        compared.append(Comparison(x, y, estimate, len(tasks), min(len(ours), len(theirs))))
+        if runs < 2:  # the runs of the other side alone would be drawn anew
+            estimate = Estimate(*[estimate.point] * 3)
+        compared.append(Comparison(x, y, estimate, len(tasks), runs))
     return compared
 
 
 def _comparable(section: Section) -> list[tuple[Setting, Setting, list[str]]]:
     """Each method and the earlier ones of its preset, with the tasks that both have run.
 
-    PlayVirtual over SPR comes first, then what has the most common tasks: the order of scores needs no common scale and
-    no whole suite. Across presets a setting is compared only with itself: if the method differed too, either could be
-    the cause.
+    PlayVirtual over SPR comes first, then what has the most common tasks, and among those with as many the pairs of one
+    preset and those of PlayVirtual: the order of scores needs no common scale and no whole suite. Across presets a
+    setting is compared only with itself: if the method differed too, either could be the cause.
     """
     settings = list(section.runs)
     found = [(x, y, section.shared_tasks(x, y)) for n, y in enumerate(settings) for x in settings[n + 1 :]]
@@ -162,10 +165,13 @@ def _comparable(section: Section) -> list[tuple[Setting, Setting, list[str]]]:
         for x, y, tasks in found
         if tasks and (x.preset == y.preset or (x.method, x.changed) == (y.method, y.changed))
     ]
-    return sorted(
-        found,
-        key=lambda p: (not (_is(p[0], "playvirtual") and _is(p[1], "spr")), -len(p[2]), p[0].preset != p[1].preset),
-    )
+
+    def rank(pair: tuple[Setting, Setting, list[str]]) -> tuple[bool, int, bool, bool, bool]:
+        x, y, tasks = pair
+        ours, base = _is(x, "playvirtual"), _is(y, "spr")
+        return not (ours and base), -len(tasks), x.preset != y.preset, not ours, not base
+
+    return sorted(found, key=rank)
 
 
 def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table | None:
