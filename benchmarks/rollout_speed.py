@@ -1,6 +1,6 @@
 """Times rollouts of the convolutional dynamics alone: forward, back, and the products for the parameters' gradients.
 
-python benchmarks/rollout_speed.py [--batch 32] [--K 9] [--M 12,36] [--repeats 9]
+python benchmarks/rollout_speed.py [--batch 32] [--K 9] [--M 12,36] [--repeats 9] [--out FILE.json]
 For every M, the batch's recorded trajectories and M virtual ones of each roll out together (forward model), then the
 virtual ones alone (backward model), in bf16 on a GPU, by one launch for all steps where the GPU can, and by one launch
 per step. Every call is captured 20 times into a CUDA graph; the figures are medians over the graph's launches, and the
@@ -9,11 +9,12 @@ TFLOP/s those of 49 positions, without any padding.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from statistics import median
 
 import torch
-from script import Parser, run, whole
+from script import Parser, new_file, run, whole
 from torch import Tensor
 
 from playvirtual import kernels
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--K", type=whole(1), default=9, help="steps (default: %(default)s)")
     parser.add_argument("--M", default="12,36", help="virtual trajectories of each, with commas (default: %(default)s)")
     parser.add_argument("--repeats", type=whole(1), default=9, help="launches of a graph (default: %(default)s)")
+    parser.add_argument("--out", type=new_file, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     numbers = options.M.split(",")
     if not all(text.isdecimal() for text in numbers):
@@ -113,6 +115,7 @@ def main() -> None:
 
     device = torch.device("cuda", torch.cuda.current_device())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {options.batch}, K = {options.K}, bf16")
+    rows = []
     for M in map(int, numbers):
         for num_kept in (options.batch, 0):
             samples = options.batch * M + num_kept
@@ -125,8 +128,12 @@ def main() -> None:
                 for name, call in calls(samples, num_kept, options.K, persistent=persistent).items():
                     time = microseconds(call, options.repeats)
                     how = "one launch" if persistent else "per step"
-                    speed = f"{time:8.1f} µs {flops / time / 1e6:7.1f} TFLOP/s"
+                    tflops = flops / time / 1e6
+                    speed = f"{time:8.1f} µs {tflops:7.1f} TFLOP/s"
                     print(f"M {M:<3} N {samples:<5} {how:<11} {name:<11} {speed}", flush=True)
+                    rows.append({"M": M, "N": samples, "kernels": how, "way": name, "us": time, "tflops": tflops})
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
