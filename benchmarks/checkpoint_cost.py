@@ -22,8 +22,8 @@ from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
 from playvirtual.training.callbacks import Callbacks
 from playvirtual.training.checkpointing import restore
+from playvirtual.training.display.progress import Silent
 from playvirtual.training.interrupts import Interrupts
-from playvirtual.training.progress import Silent
 from playvirtual.training.runner import Runner
 from playvirtual.training.trainer import Trainer
 

@@ -47,8 +47,8 @@ SERVER = """
 import contextlib, ctypes, gc, json, os, runpy, sys, traceback
 import torch._dynamo, matplotlib.pyplot, gymnasium, safetensors.torch, rich.progress
 import playvirtual.api, playvirtual.cli.main, playvirtual.study.report.report, playvirtual.study.sweep.plan
-import playvirtual.study.probes.probe, playvirtual.study.engines.local, playvirtual.training.video
-import playvirtual.agents.rainbow, playvirtual.agents.sac, playvirtual.envs.toy, playvirtual.envs.gym
+import playvirtual.study.probes.probe, playvirtual.study.engines.local, playvirtual.training.display.video
+import playvirtual.agents.rainbow, playvirtual.agents.sac, playvirtual.envs.families.toy, playvirtual.envs.families.gym
 
 def end_with_parent():
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL

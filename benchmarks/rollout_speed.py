@@ -47,7 +47,8 @@ def microseconds(call: Callable[[], object], repeats: int) -> float:
 
 def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    from playvirtual.kernels import gradients_hopper, rollout_gradients, rollout_hopper, rollout_triton
+    from playvirtual.kernels import rollout_gradients, rollout_triton
+    from playvirtual.kernels.hopper import gradients_hopper, rollout_hopper
 
     torch.manual_seed(0)
     model = ConvDynamics(CHANNELS, DiscreteActions(ACTIONS)).cuda()
@@ -111,7 +112,7 @@ def main() -> None:
         raise InputError(f"M: {options.M!r} is not allowed; allowed: whole numbers with commas")
     if not kernels.AVAILABLE:
         raise InputError("this machine has no GPU with Triton")
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     device = torch.device("cuda", torch.cuda.current_device())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {options.batch}, K = {options.K}, bf16")

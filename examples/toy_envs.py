@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from playvirtual.envs.toy import Catch, Reach
+from playvirtual.envs.families.toy import Catch, Reach
 
 
 class ToyEnv(gym.Env[np.ndarray, Any]):

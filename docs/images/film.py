@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 import playvirtual as pv
-from playvirtual.training.video import Recorder
+from playvirtual.training.display.video import Recorder
 
 FILE = Path(__file__).with_name("breakout.gif")
 FRAMES, SCALE, COLORS, FRAMES_PER_SECOND = 300, 2, 32, 15

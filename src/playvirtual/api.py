@@ -35,12 +35,12 @@ from playvirtual.runs.folder import RunFolder, default_path
 from playvirtual.runs.loggers import parse
 from playvirtual.runs.portable import portable_policy
 from playvirtual.runs.trained_agent import TrainedAgent
+from playvirtual.training.display.progress import display
+from playvirtual.training.display.video import can_write_mp4, film
 from playvirtual.training.evaluation import Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.evaluation import evaluate as evaluate_policy
 from playvirtual.training.policy import AsyncPolicy
-from playvirtual.training.progress import display
 from playvirtual.training.runner import Run, run
-from playvirtual.training.video import can_write_mp4, film
 
 MOST_FILMED = 25  # episodes side by side
 RunOrPath = Run | str | Path  # what `train` returned, or the folder that it wrote

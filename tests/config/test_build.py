@@ -13,7 +13,7 @@ from playvirtual.config.build import build, method_changes, method_names, method
 from playvirtual.config.hyperparameters import METHODS
 from playvirtual.config.record import from_dict, to_dict
 from playvirtual.config.schema import PRESETS, Config, num_virtual
-from playvirtual.envs.atari import ATARI_100K
+from playvirtual.envs.families.atari import ATARI_100K
 from playvirtual.errors import InputError
 from playvirtual.method import DiscreteActions
 from playvirtual.options import leaves

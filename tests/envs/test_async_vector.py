@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from playvirtual.envs import gl, make, register_env, registry
+from playvirtual.envs import make, register_env, registry
 from playvirtual.envs.async_vector import AsyncVectorEnv
-from playvirtual.envs.atari import Atari
 from playvirtual.envs.env import EnvironmentConfig
-from playvirtual.envs.toy import Catch
+from playvirtual.envs.families import gl
+from playvirtual.envs.families.atari import Atari
+from playvirtual.envs.families.toy import Catch
 from playvirtual.envs.vector import SyncVectorEnv
 from playvirtual.errors import InputError
 from tests.waiting import HANG, wait_until
@@ -177,7 +178,7 @@ def test_bad_input_in_a_worker_is_bad_input_here_and_leaves_no_process(config):
 
 OUTSIDE = """
 from playvirtual.envs import EnvFamily
-from playvirtual.envs.toy import Catch
+from playvirtual.envs.families.toy import Catch
 FAMILY = EnvFamily(tasks=("drop",), make=lambda name, config: Catch(), actions="discrete", envs_per_worker=1)
 """
 
@@ -251,8 +252,8 @@ def test_a_machine_that_cannot_render_is_one_line_before_any_worker_starts():
 
 def test_workers_never_load_pytorch():
     """It would cost each of them a second and hundreds of megabytes."""
-    families = ("atari", "dmc", "gym", "minatar", "toy")
-    code = f"import sys, playvirtual.envs.async_vector, {', '.join(f'playvirtual.envs.{name}' for name in families)}"
+    families = [f"playvirtual.envs.families.{name}" for name in ("atari", "dmc", "gym", "minatar", "toy")]
+    code = f"import sys, playvirtual.envs.async_vector, {', '.join(families)}"
     code += "; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

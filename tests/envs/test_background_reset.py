@@ -10,8 +10,8 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 
 from playvirtual.config.build import build
-from playvirtual.envs.atari import Atari
 from playvirtual.envs.env import EnvironmentConfig, VectorStep
+from playvirtual.envs.families.atari import Atari
 from playvirtual.envs.vector import BackgroundReset
 from playvirtual.training.trainer import Trainer
 from tests.waiting import HANG, wait_until

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from playvirtual.envs import make
-from playvirtual.envs.gl import choose
+from playvirtual.envs.families.gl import choose
 from playvirtual.errors import InputError
 
 TASKS = [

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from playvirtual.envs import action_kind, check, env_family, family, make, register_env, registry, task_names
-from playvirtual.envs.atari import ATARI_100K
+from playvirtual.envs.families.atari import ATARI_100K
 from playvirtual.envs.vector import EnvStep
 from playvirtual.errors import InputError
 
@@ -206,7 +206,7 @@ def test_a_gymnasium_env_without_pixels_is_one_line(no_families_are_left, settin
 def test_a_name_is_registered_once(grid):
     options = {"image_size": 12, "frame_stack": 1}
     register_env("grid", make_grid, tasks=("small", "large"), actions="discrete", options=options)  # the same again
-    register_env("toy", entry_point="playvirtual.envs.toy:FAMILY")
+    register_env("toy", entry_point="playvirtual.envs.families.toy:FAMILY")
     with pytest.raises(InputError, match="'toy' is one of this package's own; allowed: another name"):
         register_env("toy", make_grid, tasks=("huge",), actions="discrete")
     assert "toy/huge" not in task_names()
@@ -274,10 +274,13 @@ def test_a_wrong_registration_is_one_line_and_registers_nothing(no_families_are_
             "'bad': entry_point: 'no_such_module:FAMILY' cannot be loaded .ModuleNotFoundError: No module",
         ),
         (
-            "playvirtual.envs.toy:NOTHING",
-            "'playvirtual.envs.toy:NOTHING' cannot be loaded .AttributeError: module",
+            "playvirtual.envs.families.toy:NOTHING",
+            "'playvirtual.envs.families.toy:NOTHING' cannot be loaded .AttributeError: module",
         ),
-        ("playvirtual.envs.toy:ROWS", "'playvirtual.envs.toy:ROWS' of 'bad' is 10; allowed: an EnvFamily"),
+        (
+            "playvirtual.envs.families.toy:ROWS",
+            "'playvirtual.envs.families.toy:ROWS' of 'bad' is 10; allowed: an EnvFamily",
+        ),
     ],
 )
 def test_an_entry_point_that_holds_no_family_is_one_line(no_families_are_left, entry_point, error):

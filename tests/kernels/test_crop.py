@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playvirtual import kernels
-from playvirtual.kernels import crop_hopper
 from playvirtual.kernels.crop import crop, random_crop
+from playvirtual.kernels.hopper import crop_hopper
 from playvirtual.kernels.space_to_depth import space_to_depth
 from tests.interpreted import interpreted, needs_triton
 from tests.kernels.errors import worst
-from tests.kernels.on_cpu import needs_compiler, use_cpu_for_others
+from tests.kernels.hopper.on_cpu import needs_compiler, use_cpu_for_others
 
 
 @given(st.integers(0, 8), st.integers(0, 8))

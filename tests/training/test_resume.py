@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import playvirtual as pv
-from playvirtual.envs import gl
+from playvirtual.envs.families import gl
 from playvirtual.replay import snapshot
 from playvirtual.runs import checkpoint
 from playvirtual.runs.state import flatten_state, from_bytes, to_bytes, unflatten_state
-from playvirtual.training.progress import Lines
+from playvirtual.training.display.progress import Lines
 from playvirtual.training.runner import run
 from tests.training.equal_runs import same
 from tests.training.interrupting import At, interrupted

@@ -14,9 +14,9 @@ from playvirtual.messages import replace_unencodable
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report.curves import learning_curve
+from playvirtual.training.display.video import Recorder
 from playvirtual.training.evaluation import Policy, evaluate
 from playvirtual.training.trainer import Trainer
-from playvirtual.training.video import Recorder
 
 TASK = "toy/catch"
 SEED = 1  # ends at +1.00; the first four seeds end between +0.78 and +1.00

@@ -288,8 +288,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
     from playvirtual.runs.folder import RunFolder, builtin_agents
     from playvirtual.study.scores import run_summary
-    from playvirtual.training.progress import showing_evaluation
-    from playvirtual.training.video import Recorder
+    from playvirtual.training.display.progress import showing_evaluation
+    from playvirtual.training.display.video import Recorder
 
     folder = RunFolder.open(options.path)
     config = folder.trusted_config(trust_env=options.trust_env)

@@ -12,7 +12,7 @@ import gymnasium
 
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
-from playvirtual.envs.gym import in_one_task_line, prepare_drawing
+from playvirtual.envs.families.gym import in_one_task_line, prepare_drawing
 from playvirtual.envs.modules import refuse_file
 from playvirtual.envs.observations import shows_images
 from playvirtual.envs.registry import EnvFamily, look

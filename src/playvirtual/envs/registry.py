@@ -138,7 +138,8 @@ def _check_tasks(name: str, tasks: Sequence[str] | None, actions: ActionKind | M
 
 
 for _name in BUILT_IN:
-    register_env(_name, entry_point=f"playvirtual.envs.{'factories' if _name == 'env' else _name}:FAMILY")
+    _module = "factories" if _name == "env" else f"families.{_name}"
+    register_env(_name, entry_point=f"playvirtual.envs.{_module}:FAMILY")
 
 
 def make(
@@ -191,7 +192,7 @@ def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
     assert factory is not None, task
     env = factory(_split(task)[1], config)
     if isinstance(env, gymnasium.Env):
-        from playvirtual.envs.gym import wrap
+        from playvirtual.envs.families.gym import wrap
 
         return wrap(env, task, config)
     return env

@@ -12,7 +12,8 @@ from playvirtual import kernels
 from playvirtual.kernels.space_to_depth import space_to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import convolution_hopper, convolution_triton
+    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels.hopper import convolution_hopper
 
 FEW = 16  # channels; tensor cores take no fewer at a time
 

@@ -213,7 +213,7 @@ def _renderer(task: str) -> dict[str, str]:
     """The OpenGL back end where one renders the observations, which differ slightly between back ends."""
     if not task.startswith("dmc/"):
         return {}
-    from playvirtual.envs.gl import backend
+    from playvirtual.envs.families.gl import backend
 
     return {"gl": backend()}
 

@@ -19,7 +19,7 @@ from playvirtual.config.build import train_command
 from playvirtual.config.schema import Config
 from playvirtual.runs.agents import load_agent, policy_folder, read_native_action_space, read_step
 from playvirtual.runs.folder import RunFolder, versions
-from playvirtual.training.video import Recorder
+from playvirtual.training.display.video import Recorder
 
 CARD, FILM = "README.md", "replay"  # the names that hubs look for; the film's ending depends on what can write it
 FILM_FRAMES = 300

@@ -32,11 +32,11 @@ from playvirtual.runs.stopped import Stopped
 from playvirtual.training.callbacks import CallbackFailed, Callbacks, CheckpointEvent, EvaluationEvent, StepEvent
 from playvirtual.training.checkpointing import NonFiniteWeights, RunPosition, checkpoint_files, restore
 from playvirtual.training.clock import Clock
-from playvirtual.training.estimate import estimate_lines, is_worth_measuring, measure
+from playvirtual.training.display.estimate import estimate_lines, is_worth_measuring, measure
+from playvirtual.training.display.progress import Display, Pace
+from playvirtual.training.display.video import Recorder
 from playvirtual.training.interrupts import Interrupts
-from playvirtual.training.progress import Display, Pace
 from playvirtual.training.trainer import Trainer
-from playvirtual.training.video import Recorder
 
 
 @dataclass(frozen=True)

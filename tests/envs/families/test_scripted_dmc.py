@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from playvirtual.envs import dmc
+from playvirtual.envs.families import dmc
 from playvirtual.envs.vector import SyncVectorEnv
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from playvirtual.training.progress import Bar, Lines, Rate, SilentAfterError, per_second
+from playvirtual.training.display.progress import Bar, Lines, Rate, SilentAfterError, per_second
 from tests.cli.command import playvirtual
 from tests.waiting import HANG
 

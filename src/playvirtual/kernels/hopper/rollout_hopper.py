@@ -17,8 +17,8 @@ from torch import Tensor
 
 from playvirtual import kernels
 from playvirtual.kernels import hopper
-from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
-from playvirtual.kernels.gradients_hopper import MOST_ACTIONS, parameter_gradients
+from playvirtual.kernels.hopper.cuda_module import CudaError, CudaModule, compiled, has_compiler
+from playvirtual.kernels.hopper.gradients_hopper import MOST_ACTIONS, parameter_gradients
 
 CHANNELS, SIDE = 64, 7
 POSITIONS = SIDE * SIDE

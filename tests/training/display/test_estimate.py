@@ -9,9 +9,9 @@ import torch
 
 import playvirtual as pv
 from playvirtual.config.build import build
-from playvirtual.training import estimate
-from playvirtual.training.estimate import Estimate, estimate_lines, is_worth_measuring
-from playvirtual.training.progress import Pace, TimeLeft, time_left
+from playvirtual.training.display import estimate
+from playvirtual.training.display.estimate import Estimate, estimate_lines, is_worth_measuring
+from playvirtual.training.display.progress import Pace, TimeLeft, time_left
 
 CPU = torch.device("cpu")
 KNOWN = Estimate(random_step=0.001, acting_step=0.002, update=0.1)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from playvirtual.envs import gl
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
+from playvirtual.envs.families import gl
 from playvirtual.envs.image import channels_last, enlarge, image_to_frame
 from playvirtual.envs.modules import refuse_file
 from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images

@@ -8,7 +8,7 @@ import pytest
 from ale_py import roms
 
 from playvirtual.envs import make
-from playvirtual.envs.atari import ATARI_100K, games
+from playvirtual.envs.families.atari import ATARI_100K, games
 from playvirtual.envs.image import resize_area
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)

@@ -10,8 +10,8 @@ import playvirtual as pv
 from playvirtual import envs
 from playvirtual.cli.main import main
 from playvirtual.envs.env import action_names
-from playvirtual.training import video
-from playvirtual.training.drawing import MOST_ROWS, grid, value_rows, vector_rows
+from playvirtual.training.display import video
+from playvirtual.training.display.drawing import MOST_ROWS, grid, value_rows, vector_rows
 
 
 def test_a_grid_has_every_episode_in_its_place_and_those_that_ended_are_dark() -> None:

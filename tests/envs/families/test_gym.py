@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from playvirtual.envs import check, make
-from playvirtual.envs.gym import prepare_drawing
+from playvirtual.envs.families.gym import prepare_drawing
 from playvirtual.errors import InputError
 from tests.waiting import HANG
 
@@ -159,7 +159,7 @@ def test_other_action_spaces_are_named_in_one_line(settings, name):
 def test_an_id_may_name_its_module(settings, tmp_path, monkeypatch):
     source = """
 import gymnasium
-from tests.envs.test_gym import Painted
+from tests.envs.families.test_gym import Painted
 gymnasium.register("PlayvirtualFromModule-v0", Painted, kwargs={"action_space": gymnasium.spaces.Discrete(7)})
 """
     (tmp_path / "playvirtual_test_module.py").write_text(source)

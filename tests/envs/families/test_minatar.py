@@ -12,7 +12,7 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.envs import make
-from playvirtual.envs.minatar import FAMILY, GAMES, MinAtar
+from playvirtual.envs.families.minatar import FAMILY, GAMES, MinAtar
 from playvirtual.errors import InputError
 
 

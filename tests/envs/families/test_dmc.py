@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from playvirtual.config.build import build
-from playvirtual.envs import gl, make
-from playvirtual.envs.dmc import DMControl, task_names
+from playvirtual.envs import make
+from playvirtual.envs.families import gl
+from playvirtual.envs.families.dmc import DMControl, task_names
 from playvirtual.errors import InputError
 from tests.waiting import HANG
 
@@ -177,7 +178,8 @@ def test_the_back_end_names_itself():
 
 @drawn
 def test_a_back_end_may_be_written_in_capitals():
-    code = "from playvirtual.envs.dmc import DMControl\nDMControl('cartpole-swingup', 8, grayscale=True).close()"
+    code = "from playvirtual.envs.families.dmc import DMControl\n"
+    code += "DMControl('cartpole-swingup', 8, grayscale=True).close()"
     code += "\nimport os; print(os.environ['MUJOCO_GL'])"
     name, _ = gl.choose()
     env = {**os.environ, "MUJOCO_GL": f"{name.upper()} "}
@@ -186,7 +188,7 @@ def test_a_back_end_may_be_written_in_capitals():
 
 
 def test_a_back_end_that_cannot_draw_is_one_line():
-    code = "from playvirtual.envs import gl\ntry: gl.choose()\nexcept ValueError as error: print(error)"
+    code = "from playvirtual.envs.families import gl\ntry: gl.choose()\nexcept ValueError as error: print(error)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "MUJOCO_GL": "disabled"},

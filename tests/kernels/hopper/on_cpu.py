@@ -14,7 +14,7 @@ import torch
 import playvirtual
 
 HERE = Path(__file__).with_name("cpu")
-KERNELS = Path(playvirtual.__file__).with_name("kernels")
+KERNELS = Path(playvirtual.__file__).parent / "kernels" / "hopper"
 ROLLOUTS = ("rollout_forward", "rollout_backward", "pack_filters")
 GRADIENTS = ("parameter_gradients", "add_partials")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -41,7 +41,8 @@ def library(
 
 def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
     """Lets rollouts and their parameters' gradients launch on the CPU, as if it had so many SMs."""
-    from playvirtual.kernels import cuda_module, gradients_hopper, hopper, rollout_hopper
+    from playvirtual.kernels import hopper
+    from playvirtual.kernels.hopper import cuda_module, gradients_hopper, rollout_hopper
 
     def launcher(kernels: ctypes.CDLL) -> Any:
         def launch(name: str, grid: int, block: int, shared: int, arguments: list[Any], **_options: bool) -> None:
@@ -64,7 +65,8 @@ def use_cpu(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
 
 def use_cpu_for_others(monkeypatch: Any, processors: int, *, lazy: bool = False) -> None:
     """Lets all other kernels for Hopper launch on the CPU, as if it had so many SMs."""
-    from playvirtual.kernels import cuda_module, hopper
+    from playvirtual.kernels import hopper
+    from playvirtual.kernels.hopper import cuda_module
 
     def launch(kernel: Any, device: torch.device, blocks: int, arguments: list[Any]) -> None:
         pointers, _kept = cuda_module.packed(arguments)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from playvirtual.envs import gl
 from playvirtual.envs.env import ActionSpace, Frames, to_native
+from playvirtual.envs.families import gl
 from playvirtual.envs.image import channels_first, enlarge, to_gray
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep

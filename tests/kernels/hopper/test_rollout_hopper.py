@@ -16,7 +16,7 @@ from playvirtual.kernels.rollout import rescale
 from playvirtual.method import ConvDynamics, DiscreteActions
 from playvirtual.method.dynamics import RolloutBatch
 from tests.kernels.errors import worst
-from tests.kernels.on_cpu import needs_compiler, use_cpu
+from tests.kernels.hopper.on_cpu import needs_compiler, use_cpu
 
 C, SIDE, A = 64, 7, 3
 
@@ -89,7 +89,7 @@ def inputs(
 
 def errors(samples: int, steps: int, num_kept: int, device: str = "cpu") -> dict[str, float]:
     """Relative errors of all results and gradients against the reference in float64."""
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     z, actions, parameters = inputs(samples, steps, torch.float64, device)
     states, last = reference(z, actions, parameters, num_kept)
@@ -147,7 +147,7 @@ def test_kernels_compute_what_pytorch_does(
 
 @pytest.mark.parametrize("samples", [1, 32, 384, 416, 1152, 1184])
 def test_batches_of_the_presets_fit_an_h200(samples: int) -> None:
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     shape = rollout_hopper.shape_for(samples, 132)
     assert shape is not None
@@ -157,7 +157,7 @@ def test_batches_of_the_presets_fit_an_h200(samples: int) -> None:
 
 
 def test_batches_that_do_not_fit_have_no_shape() -> None:
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     assert rollout_hopper.shape_for(1189, 132) is None
     assert rollout_hopper.shape_for(416, 33) is None  # a quarter of the SMs
@@ -165,7 +165,7 @@ def test_batches_that_do_not_fit_have_no_shape() -> None:
 
 @pytest.mark.parametrize(("samples", "blocks"), [(32, 32), (132, 132), (384, 43), (416, 47), (1184, 132)])
 def test_dense_batches_take_as_few_sms_as_hold_them(samples: int, blocks: int) -> None:
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     shape = rollout_hopper.shape_for(samples, 132, dense=True)
     assert shape is not None
@@ -174,7 +174,7 @@ def test_dense_batches_take_as_few_sms_as_hold_them(samples: int, blocks: int) -
 
 
 def test_other_devices_sizes_and_precisions_are_left_to_triton() -> None:
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     size = (416, C, SIDE, SIDE)
     assert not rollout_hopper.usable(torch.device("cpu"), torch.bfloat16, size, A)
@@ -187,7 +187,7 @@ def test_other_devices_sizes_and_precisions_are_left_to_triton() -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
 @pytest.mark.parametrize(("warpgroups", "states"), [(2, 2), (3, 3), (0, 0)])  # (0, 0): the parameters' gradients
 def test_a_toolkit_compiles_them_for_hopper(tmp_path: Path, warpgroups: int, states: int) -> None:
-    from playvirtual.kernels import gradients_hopper, rollout_hopper
+    from playvirtual.kernels.hopper import gradients_hopper, rollout_hopper
 
     source = rollout_hopper.source(warpgroups, states) if warpgroups else gradients_hopper.source()
     (tmp_path / "kernels.cu").write_text(source)
@@ -200,7 +200,7 @@ def test_a_toolkit_compiles_them_for_hopper(tmp_path: Path, warpgroups: int, sta
 def _usable(samples: int) -> bool:
     if not kernels.AVAILABLE:
         return False
-    from playvirtual.kernels import rollout_hopper
+    from playvirtual.kernels.hopper import rollout_hopper
 
     return bool(rollout_hopper.usable(torch.device("cuda"), torch.bfloat16, (samples, C, SIDE, SIDE), A))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from playvirtual.kernels import hopper
-from playvirtual.kernels.cuda_module import CudaModule, compiled
+from playvirtual.kernels.hopper.cuda_module import CudaModule, compiled
 
 CHANNELS, POSITIONS = 64, 49
 THREADS = 512

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from playvirtual.envs import make
-from playvirtual.envs.toy import COLUMNS, ROWS
+from playvirtual.envs.families.toy import COLUMNS, ROWS
 
 
 @pytest.fixture

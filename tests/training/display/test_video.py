@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import playvirtual as pv
-from playvirtual.training.drawing import LEAST_WIDTH, panel_height
-from playvirtual.training.video import Recorder
+from playvirtual.training.display.drawing import LEAST_WIDTH, panel_height
+from playvirtual.training.display.video import Recorder
 
 QUICK: dict[str, Any] = {
     "device": "cpu",

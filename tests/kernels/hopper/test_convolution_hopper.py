@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from playvirtual import kernels
-from playvirtual.kernels import convolution_hopper
 from playvirtual.kernels.convolution import conv_relus
+from playvirtual.kernels.hopper import convolution_hopper
 from playvirtual.kernels.space_to_depth import space_to_depth
 from tests.kernels.errors import worst
-from tests.kernels.on_cpu import needs_compiler, use_cpu_for_others
+from tests.kernels.hopper.on_cpu import needs_compiler, use_cpu_for_others
 
 FILTERS = [(64, 40, 2, 2), (64, 64, 3, 3)]
 ENCODER = [(64, 40, 2, 2), (64, 64, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3)]

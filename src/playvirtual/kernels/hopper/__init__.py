@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from playvirtual.kernels.cuda_module import CudaError, CudaModule, compiled, has_compiler
+from playvirtual.kernels.hopper.cuda_module import CudaError, CudaModule, compiled, has_compiler
 
 SHARED = 232_448  # bytes of shared memory that a block may have
 

@@ -16,7 +16,7 @@ from playvirtual.config.schema import Config
 from playvirtual.envs import make
 from playvirtual.envs.env import action_names
 from playvirtual.runs.trained_agent import TrainedAgent
-from playvirtual.training.drawing import Frame, Row, choice_rows, grid, value_rows, vector_rows, with_panel
+from playvirtual.training.display.drawing import Frame, Row, choice_rows, grid, value_rows, vector_rows, with_panel
 from playvirtual.training.evaluation import Policy, WatchedStep, evaluation_seeds, play_episodes
 
 
