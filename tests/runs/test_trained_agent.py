@@ -50,6 +50,30 @@ def test_toys_take_the_frames_of_the_projects_own_environments(tmp_path: Path) -
         assert len(observed) > 5
 
 
+@pytest.mark.parametrize("method", ["drq", "otr"])
+def test_exploring_takes_the_random_actions_of_the_step_at_which_training_ended(method: str, tmp_path: Path) -> None:
+    """ε has fallen from 1 to 0.1 by step 70: of three actions a random one is another than the greedy one in 2 of 3."""
+    tiny: dict[str, Any] = {"hidden": 8, "learning_starts": 20, "batch_size": 4, "updates_per_step": 0.5}
+    run = pv.train(
+        "toy/catch",
+        run_dir=tmp_path / "run",
+        method=method,
+        steps=100,
+        epsilon_end=0.1,
+        epsilon_decay_steps=50,
+        eval_every=0,
+        eval_episodes=1,
+        device="cpu",
+        quiet=True,
+        **tiny,
+    )
+    for source in (run.path, pv.export(run, tmp_path / "agent")):
+        agent = pv.load(source, "cpu", num_envs=3_000)
+        observations = np.zeros((3_000, 1, 10, 10), np.uint8)
+        greedy, explored = agent.act(observations), agent.act(observations, explore=True)
+        assert 0.04 < float((greedy != explored).mean()) < 0.1  # 0.067
+
+
 @pytest.mark.parametrize("game", ["breakout", "seaquest"])
 def test_minatar(game: str, tmp_path: Path) -> None:
     """Seaquest has ten channels of 10 × 10: only the type tells its states from frames."""

@@ -113,6 +113,26 @@ def test_a_warm_start_takes_the_weights_alone(short: Path, tmp_path: Path, capsy
     assert "has no predictor, forward_dynamics, backward_dynamics, which start with new" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("preset", ["paper", "reference"])
+def test_targets_start_as_copies_where_an_export_has_a_part_of_a_network(preset: str, tmp_path: Path) -> None:
+    """The export of a continuous agent has its convolutions, which encoder and critic share, and its actor."""
+    options = {k: v for k, v in REACH.items() if k != "quiet"} | {"preset": preset}
+    run = pv.train("toy/reach", run_dir=tmp_path / "run", quiet=True, **options)
+    export = pv.export(run, tmp_path / "agent")
+
+    def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+        return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+    with closing(Trainer(pv.build("toy/reach", **options | {"seed": 9}, init_from=str(export)))) as warm:
+        parts = {name: module.state_dict() for name, module in warm.agent.parts.items()}
+    theirs = pv.load(export, "cpu").unwrapped.parts["convolutions"].state_dict()
+    assert equal(parts["convolutions"], theirs)
+    copies = {"target_critic": "critic", "target_encoder": "encoder", "momentum_encoder": "encoder"}
+    assert all(equal(parts[target], parts[online]) for target, online in copies.items())
+    # Nothing of the projection was loaded: its target starts as the preset has it.
+    assert equal(parts["momentum_projector"], parts["projector"]) == (preset == "paper")
+
+
 @pytest.mark.parametrize(
     ("task", "options", "said"),
     [

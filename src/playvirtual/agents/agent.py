@@ -173,6 +173,15 @@ class ResamplesNoise(Protocol):
 
 
 @runtime_checkable
+class ExploresByStep(Protocol):
+    """An agent that explores the less the longer it has trained: its policy weights do not say how much."""
+
+    def explore_as_at(self, step: int) -> None:
+        """From now on `act` explores as in training at that step, in the configuration's `step_unit`."""
+        ...
+
+
+@runtime_checkable
 class CountsReleasedParameters(Protocol):
     """An agent of the paper, whose parameters its tables count by what the released code declares."""
 

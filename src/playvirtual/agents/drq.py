@@ -40,10 +40,15 @@ class DrqDqn(EpsilonGreedyRainbow):
 
 class DrqSac(Sac):
     """SAC on shifted images: targets are the mean over `target_views` views of s_{t+1}, the critic's loss over `views`
-    of s_t. Its convolutions start orthogonal as a whole, where SAC's have weights at their centers alone."""
+    of s_t.
+
+    Its convolutions start orthogonal as a whole, where SAC's have weights at their centers alone.
+    """
 
     def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        assert isinstance(config.agent, DrqSacConfig)
+        self.views, self.target_views = config.agent.views, config.agent.target_views
         for layer in self.encoder.convs.layers:
             assert isinstance(layer, nn.Conv2d)
             nn.init.orthogonal_(layer.weight, gain=nn.init.calculate_gain("relu"))
@@ -53,7 +58,6 @@ class DrqSac(Sac):
 
     def _make_augment(self, image_size: int, block: int) -> RandomShift:
         assert isinstance(self.config, DrqSacConfig)
-        self.views, self.target_views = self.config.views, self.config.target_views
         return RandomShift(self.config.shift_pad, 0.0, block)
 
     def draw(self, batch: SacBatch) -> SacRandoms:

@@ -65,6 +65,10 @@ class EpsilonGreedyRainbow(EfficientRainbow):
         self.epsilon.copy_(schedule["epsilon"])
         return super().update(batch, schedule)
 
+    def explore_as_at(self, step: int) -> None:
+        """From now on the share of random actions is that of the step."""
+        self.epsilon.fill_(self.schedules["epsilon"](step))
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "epsilon": self.epsilon}
 

@@ -28,12 +28,15 @@ class Augmentation(Protocol):
 
 
 class RandomInputs(NamedTuple):
-    """All random numbers of one evaluation of the objective, so that its losses are a pure function of them."""
+    """All random numbers of one evaluation of the objective, so that its losses are a pure function of them.
+
+    Those for the target encoder come in the order of its images: the R of the RL loss, s_{t+1} … s_{t+K} of each sample
+    (from s_t on with backward prediction), and the views of s_t that cycles come back to.
+    """
 
     online: Randoms  # (B,) for s_t through the online encoder
     rl: Randoms  # for images of the RL loss that the online encoder sees, if the agent asked for some
-    target: Randoms  # (R + B·(K + views),) for the target encoder: images of the RL loss, s_{t+1} … s_{t+K} (with
-    #                  backward prediction s_t … s_{t+K}, so B more), and the views of s_t that cycles come back to
+    target: Randoms  # (R + B·(K + views),) for the target encoder; with backward prediction B more
     virtual: Tensor | None  # (B, M, K, …a) virtual actions; None where the sampler sees the state and draws later
     generator: torch.Generator | None = None  # that it draws from then
     last: Randoms | None = None  # (B,) for s_{t+K} through the online encoder, where backward prediction starts

@@ -15,7 +15,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from playvirtual import envs, files
-from playvirtual.agents.agent import Agent, EncodesObservations, load_policy_state_dict, make_agent
+from playvirtual.agents.agent import (
+    Agent,
+    EncodesObservations,
+    ExploresByStep,
+    load_policy_state_dict,
+    make_agent,
+)
 from playvirtual.config import registry
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, resolve_device
@@ -87,6 +93,8 @@ def load_agent(config: Config, path: Path, device: str | torch.device) -> Agent:
     agent = _make_agent(config, path, observation_shape, action_space, chosen)
     with _fitting(path):
         load_policy_state_dict(agent, weights)
+    if isinstance(agent, ExploresByStep):
+        agent.explore_as_at(read_step(path))
     return agent
 
 

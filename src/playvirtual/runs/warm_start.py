@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
@@ -42,14 +42,28 @@ def load_initial_weights(agent: Agent, source: str) -> None:
     except InputError as error:
         raise InputError(f"init_from: {error}") from None
     for part, module in agent.parts.items():
-        for prefix in TARGETS:
-            if part not in found and part.startswith(prefix) and part.removeprefix(prefix) in found:
-                found[part] = found[part.removeprefix(prefix)]
         if part in found:
             _check_shapes(source, part, found[part], module.state_dict())
             module.load_state_dict(found[part])
-    if missing := [part for part in agent.parts if part not in found]:
+    copied = _copy_to_targets(agent, found)
+    if missing := [part for part in agent.parts if part not in found and part not in copied]:
         logger.info(f"init_from: {source!r} has no {', '.join(missing)}, which start with new weights")
+
+
+def _copy_to_targets(agent: Agent, loaded: Collection[str]) -> list[str]:
+    """Makes target networks without loaded weights copies of the networks that have some; returns their names.
+
+    SAC's export has the convolutions, which are a part of its encoder and so of its critic.
+    """
+    learned = {id(p) for part in loaded for p in agent.parts[part].parameters()}
+    copied = []
+    for part, module in agent.parts.items():
+        online = next((part.removeprefix(prefix) for prefix in TARGETS if part.startswith(prefix)), "")
+        follows = online in agent.parts and any(id(p) in learned for p in agent.parts[online].parameters())
+        if part not in loaded and follows:
+            module.load_state_dict(agent.parts[online].state_dict())
+            copied.append(part)
+    return copied
 
 
 def _weights(folder: RunFolder, agent: Agent) -> dict[str, Mapping[str, Tensor]]:

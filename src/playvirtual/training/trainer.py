@@ -116,9 +116,9 @@ class Trainer:
             after_step()
 
     def ask_policy(self) -> PendingActions:
-        """Starts choosing an action, (1,) or (1, A): random ones until learning starts, then the exploring agent's.
+        """Starts choosing an action, (1,) or (1, A): a random one until learning starts, then the exploring agent's.
 
-        In between, over `random_steps`, ever fewer are random.
+        Over the `random_steps` that follow the start of learning, ever fewer are random.
         """
         if not self._plays_at_random():
             return self.policy.ask(self.env.observations)
@@ -130,10 +130,10 @@ class Trainer:
     def _plays_at_random(self) -> bool:
         """Whether the next action is random: before learning starts, then with a chance that falls from 1 to 0."""
         replay = self.config.replay
-        if self.step >= self.config.replay.learning_starts:
-            left = replay.learning_starts + replay.random_steps - self.step
-            return left > 0 and float(self.random.random()) * replay.random_steps < left
-        return True
+        if self.step < replay.learning_starts:
+            return True
+        left = replay.learning_starts + replay.random_steps - self.step
+        return left > 0 and float(self.random.random()) * replay.random_steps < left
 
     def add_obs(self) -> None:
         """Stores the present frame; before it, the last frame of an episode that was truncated, if there is one."""
