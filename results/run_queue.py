@@ -1,7 +1,7 @@
 """Starts as many of the next runs of queue.toml as fit into the minutes given, and packs what they wrote.
 
     python results/run_queue.py --minutes 25 --per-gpu 6
-    tar -xzf runs/queue/COMMIT.tar.gz -C results && python results/collect.py
+    tar -xzf runs/queue/COMMIT.tar.gz -C results                # then as results/README.md says: reports, collect.py
 
 Runs that are finished in results/FAMILY/runs or in the work folder, runs/queue/COMMIT, are skipped. When the minutes
 are over, the runs that are still going write a checkpoint, and the next call at the same commit resumes them. COMMIT is
