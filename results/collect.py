@@ -24,7 +24,7 @@ from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report import records
 from playvirtual.study.report.score_tables import aggregate_table, improvement_table, pairs, with_spread
-from playvirtual.study.report.sections import paper_scores, paper_stds, sections
+from playvirtual.study.report.sections import SAME_EXPERIMENT, paper_scores, paper_stds, sections
 from playvirtual.study.scores import name_in_paper
 from playvirtual.study.settings import changes
 
@@ -81,13 +81,15 @@ def write_returns(runs: list[CompleteRun], file: Path) -> None:
 
 
 def score_table(runs: list[CompleteRun]) -> str:
-    """A Markdown row per run: its last evaluation beside the paper's score of the same method."""
+    """A Markdown row per run: its last evaluation beside the paper's score of the same method and settings."""
     lines = [f"| {' | '.join(HEADER)} |", f"|{' --- |' * len(HEADER)}"]
     for run in runs:
         family, _, task = run.config["task"].partition("/")
         method, changed = run.config["method"], changes(run.config)
         steps = run.config["steps"] if "steps" in changed else None
-        paper = (table(family, steps).get(name_in_paper(method), {}).get(task) for table in (paper_scores, paper_stds))
+        tables = (paper_scores(family, steps), paper_stds(family, steps))
+        same = changed.keys() <= SAME_EXPERIMENT | {"steps"}
+        paper = (table.get(name_in_paper(method), {}).get(task) if same else None for table in tables)
         returns = run.evaluations[-1]["returns"]
         cells = (
             task,

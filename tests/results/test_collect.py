@@ -69,6 +69,25 @@ def test_a_baseline_stands_beside_its_own_column(task: str, method: str, paper: 
     assert line == f"| {name} | `{method}` | paper | 1 | 4.00 ± 1.00, 2 episodes | {paper} | 1.0 min | abc1234 |"
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "paper"),
+    [
+        ("atari/qbert", {"precision": "tf32"}, "3,620 ± 952.6"),
+        ("atari/qbert", {"K": 3}, "—"),
+        ("dmc/reacher-easy", {"M": "1"}, "—"),
+        ("dmc/reacher-easy", {"steps": 500_000}, "942.0 ± 66.0"),
+    ],
+)
+def test_a_run_of_other_settings_stands_beside_no_score_of_the_paper(
+    task: str, options: dict[str, object], paper: str
+) -> None:
+    """The published scores of playvirtual are of its own K and M."""
+    config = to_dict(pv.build(task, method="playvirtual", preset="paper", seed=1, **options))
+    run = COLLECT["CompleteRun"](config, [{"step": config["steps"], "returns": [3.0, 5.0]}], 60.0, "abc1234")
+    *_, line = COLLECT["score_table"]([run]).splitlines()
+    assert line.split(" | ")[5] == paper
+
+
 def test_a_report_of_other_runs_is_refused(tmp_path: Path) -> None:
     """The page would have the new run in its table of scores and the aggregates without it."""
     family = tmp_path / "dmc"
