@@ -22,8 +22,9 @@ import numpy as np
 from playvirtual import published
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
-from playvirtual.study.report.score_tables import with_spread
-from playvirtual.study.report.sections import paper_scores, paper_stds
+from playvirtual.study.report import records
+from playvirtual.study.report.score_tables import aggregate_table, improvement_table, pairs, with_spread
+from playvirtual.study.report.sections import SAME_EXPERIMENT, paper_scores, paper_stds, sections
 from playvirtual.study.scores import name_in_paper
 from playvirtual.study.settings import changes
 
@@ -80,13 +81,15 @@ def write_returns(runs: list[CompleteRun], file: Path) -> None:
 
 
 def score_table(runs: list[CompleteRun]) -> str:
-    """A Markdown row per run: its last evaluation beside the paper's score of the same method."""
+    """A Markdown row per run: its last evaluation beside the paper's score of the same method and settings."""
     lines = [f"| {' | '.join(HEADER)} |", f"|{' --- |' * len(HEADER)}"]
     for run in runs:
         family, _, task = run.config["task"].partition("/")
         method, changed = run.config["method"], changes(run.config)
         steps = run.config["steps"] if "steps" in changed else None
-        paper = (table(family, steps).get(name_in_paper(method), {}).get(task) for table in (paper_scores, paper_stds))
+        tables = (paper_scores(family, steps), paper_stds(family, steps))
+        same = changed.keys() <= SAME_EXPERIMENT | {"steps"}
+        paper = (table.get(name_in_paper(method), {}).get(task) if same else None for table in tables)
         returns = run.evaluations[-1]["returns"]
         cells = (
             task,
@@ -128,8 +131,23 @@ def headline_table(runs: list[CompleteRun]) -> str:
 
 def reported_table(family: str, name: str) -> str:
     """A table of the report of a benchmark, without its caption."""
-    file = ROOT / family / "report" / "tables" / f"{family}-{name}.md"
-    return file.read_text(encoding="utf-8").partition("\n\n")[2].strip()
+    return _table_file(ROOT / family, name).read_text(encoding="utf-8").partition("\n\n")[2].strip()
+
+
+def check_report(family: Path) -> None:
+    """Ends the process if the report in family/report has another aggregate or comparison than family/runs gives."""
+    section = next(s for s in sections(records.collect([family / "runs"])[0]) if s.key == family.name)
+    tables = {"aggregates": aggregate_table(section), "improvement": improvement_table(section, pairs(section))}
+    for name in REPORTED:
+        file, table = _table_file(family, name), tables[name]
+        if table is not None and (not file.exists() or file.read_text(encoding="utf-8") != table.markdown()):
+            raise SystemExit(
+                f"{file}: not of the runs in {family / 'runs'}; allowed: after `playvirtual report` of them"
+            )
+
+
+def _table_file(family: Path, name: str) -> Path:
+    return family / "report" / "tables" / f"{family.name}-{name}.md"
 
 
 def fill(text: str, name: str, table: str) -> str:
@@ -145,6 +163,7 @@ def main() -> None:
         page = fill(page, family.name, score_table(runs))
         print(f"{family / 'returns.csv'}: {len(runs)} runs")
         if family.name in BENCHMARKS:
+            check_report(family)
             shown += runs
             for name in REPORTED:
                 page = fill(page, f"{family.name}-{name}", reported_table(family.name, name))

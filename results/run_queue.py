@@ -1,11 +1,12 @@
 """Starts as many of the next runs of queue.toml as fit into the minutes given, and packs what they wrote.
 
     python results/run_queue.py --minutes 25 --per-gpu 6
-    tar -xzf runs/queue/COMMIT.tar.gz -C results && python results/collect.py
+    tar -xzf runs/queue/COMMIT.tar.gz -C results                # then as results/README.md says: reports, collect.py
 
 Runs that are finished in results/FAMILY/runs or in the work folder, runs/queue/COMMIT, are skipped. When the minutes
-are over, the runs that are still going write a checkpoint, and the next call at the same commit resumes them. The
-archive holds the configurations and logs of the finished runs and, for each family, provenance.toml with them added.
+are over, the runs that are still going write a checkpoint, and the next call at the same commit resumes them. COMMIT is
+the newest that changed the code, so that results may be added and committed between two calls. The archive holds the
+configurations and logs of the finished runs and, for each family, provenance.toml with them added.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,17 +28,22 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.study.engines.engine import Engine, make_engine
 from playvirtual.study.sweep.display import display
 from playvirtual.study.sweep.experiments import Experiment, Row, suite
 from playvirtual.study.sweep.grids import Job, jobs
-from playvirtual.study.sweep.sweep import state, sweep
+from playvirtual.study.sweep.sweep import Changed, state, sweep
+from playvirtual.study.sweep.time import steps_left
 from playvirtual.study.text import counted
 
 ROOT = Path(__file__).parent
+CODE = ("src", "pyproject.toml")  # in the repository: what decides the numbers of a run
 PACED_STEPS = 100_000  # that the minutes of a pace are for
+LAST_PART = 0.15  # of a run's minutes that a resumed run takes at least: it starts, compiles and plays an evaluation
 LOGS = ("config.json", *(f"{name}.jsonl" for name in jsonl.NAMES))
 
 
@@ -78,13 +85,19 @@ class Queue:
     paces: Mapping[tuple[str, str], Mapping[int, float]]
 
     def minutes(self, job: Job, sharing: int) -> float:
-        """How long the run takes beside `sharing` − 1 others: as with the next larger number that is known."""
+        """How long the rest of the run takes beside `sharing` − 1 others.
+
+        Between two known numbers of runs that share a GPU the minutes are on the line between theirs; below all known
+        ones they are those of the smallest, and above all of them they grow with the number.
+        """
         task, method = job.config.task, job.config.method
         known = self.paces.get((task, method)) or self.paces.get((task, ""))
         if known is None:
             raise InputError(f"queue: no pace for {task}, {method}; add it to a [[pace]]")
-        nearest = min((count for count in known if count >= sharing), default=max(known))
-        return known[nearest] * max(1.0, sharing / nearest) * job.config.steps / PACED_STEPS
+        counts = sorted(known)
+        paced = float(np.interp(sharing, counts, [known[count] for count in counts])) * max(1.0, sharing / counts[-1])
+        left = max(LAST_PART, steps_left(job) / job.config.steps)
+        return paced * left * job.config.steps / PACED_STEPS
 
 
 def read_queue(path: Path) -> Queue:
@@ -114,6 +127,16 @@ def unpublished(queue: Queue, results: Path, work: Path, common: Mapping[str, An
     ]
 
 
+def is_finished(job: Job) -> bool:
+    """Whether the run in the work folder is finished; one that cannot be read is not, and the sweep says why."""
+    try:
+        return state(job) == "finished"
+    except Changed:
+        raise
+    except InputError:
+        return False
+
+
 def fitting(waiting: Sequence[Job], queue: Queue, limit: float, workers: int, sharing: int) -> list[Job]:
     """The runs that end within `limit` minutes if `workers` at a time are started in this order.
 
@@ -129,8 +152,22 @@ def fitting(waiting: Sequence[Job], queue: Queue, limit: float, workers: int, sh
     return chosen
 
 
-def pack(finished: Sequence[Path], work: Path, results: Path, group: Mapping[str, str]) -> Path:
-    """Writes WORK.tar.gz with the logs of the finished runs, and provenance.toml of their families, as in results/."""
+def note(finished: Sequence[Path], work: Path, group: Mapping[str, Any]) -> None:
+    """Adds a group with the runs that no earlier call has noted to each WORK/FAMILY/provenance.toml."""
+    for family in sorted({run.relative_to(work).parts[0] for run in finished}):
+        file = work / family / "provenance.toml"
+        noted = {run for before in _groups(file) for run in before["runs"]}
+        runs = [str(run.relative_to(work / family)) for run in finished if run.relative_to(work).parts[0] == family]
+        if new := sorted({*runs} - noted):
+            with file.open("a", encoding="utf-8") as opened:
+                opened.write(_group_text({"runs": new, **group}))
+
+
+def pack(finished: Sequence[Path], work: Path, results: Path) -> Path:
+    """Writes WORK.tar.gz with the logs of the finished runs, and provenance.toml of their families, as in results/.
+
+    The runs have been noted. Each group is that of the call which finished its runs.
+    """
     archive = work.with_name(f"{work.name}.tar.gz")
     with tarfile.open(archive, "w:gz") as tar:
         for family in sorted({run.relative_to(work).parts[0] for run in finished}):
@@ -139,16 +176,27 @@ def pack(finished: Sequence[Path], work: Path, results: Path, group: Mapping[str
                 tar.add(file, str(file.relative_to(work)))
             before = results / family / "provenance.toml"
             text = before.read_text(encoding="utf-8") if before.exists() else ""
-            content = (text + _group_text([run.relative_to(work / family) for run in runs], group)).encode()
+            packed = {str(run.relative_to(work / family)) for run in runs}
+            for group in _groups(work / family / "provenance.toml"):
+                if own := [run for run in group["runs"] if run in packed]:
+                    text += _group_text({**group, "runs": own})
+            content = text.encode()
             member = tarfile.TarInfo(f"{family}/provenance.toml")
-            member.size = len(content)
+            member.size, member.mtime = len(content), int(time.time())
             tar.addfile(member, BytesIO(content))
     return archive
 
 
-def _group_text(runs: Sequence[Path], group: Mapping[str, str]) -> str:
-    lines = ["", "[[group]]", "runs = [", *(f'  "{run}",' for run in runs), "]"]
-    return "\n".join([*lines, *(f'{name} = "{value}"' for name, value in group.items()), f"date = {date.today()}", ""])
+def _groups(file: Path) -> list[dict[str, Any]]:
+    """The groups of a provenance.toml; none if there is none."""
+    return list(tomllib.loads(file.read_text(encoding="utf-8"))["group"]) if file.exists() else []
+
+
+def _group_text(group: Mapping[str, Any]) -> str:
+    lines = ["", "[[group]]", "runs = [", *(f'  "{run}",' for run in group["runs"]), "]"]
+    rest = {name: value for name, value in group.items() if name != "runs"}
+    lines += [f"{name} = {value}" if isinstance(value, date) else f'{name} = "{value}"' for name, value in rest.items()]
+    return "\n".join([*lines, ""])
 
 
 def _family(task: str) -> str:
@@ -156,12 +204,17 @@ def _family(task: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the working tree, marked if files that it tracks are changed."""
+    """The newest commit that changed the code, marked if files of the code that git tracks are changed."""
+    git = ["git", "-C", str(ROOT.parent)]
     try:
-        words = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=-changed"]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        words = [*git, "log", "-1", "--format=%h", "--", *CODE]
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *CODE], capture_output=True).returncode
     except (OSError, subprocess.CalledProcessError):
         raise InputError("commit: git does not tell it; give --commit") from None
+    if not commit:
+        raise InputError("commit: git knows none of the code; give --commit")
+    return f"{commit}-changed" if changed else commit
 
 
 def _machine(sharing: int, workers: int) -> str:
@@ -172,20 +225,37 @@ def _machine(sharing: int, workers: int) -> str:
     return f"{name}, {os.cpu_count()} cores, PyTorch {torch.__version__}, {beside}"
 
 
+def _command(options: argparse.Namespace) -> str:
+    words = f"python results/run_queue.py --minutes {options.minutes:g} --per-gpu {options.per_gpu}"
+    words += f" --workers {options.workers}" if options.workers else ""
+    return words if options.device == "auto" else f"{words} --device {options.device}"
+
+
 def carry_out(chosen: Sequence[Job], engine: Engine, minutes: float) -> bool:
     """Sweeps the runs and stops the sweep, which then can be resumed, after `minutes`; says whether none failed."""
-    timer = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
+    over = threading.Event()
+    # A signal that comes while the engine ends its processes, after the last run, ends nothing else.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    timer = threading.Thread(target=_stop_after, args=(60 * minutes, over), daemon=True)
     timer.start()
     try:
         result = sweep(chosen, engine, display())
     finally:
-        timer.cancel()
+        over.set()
+        timer.join()
+        signal.signal(signal.SIGTERM, before)
     for path, error in result.failed.items():
         print(f"failed: {path}: {error}", file=sys.stderr)
     for job in result.waiting:
         print(f"stopped: {job.title}; the next call resumes it", file=sys.stderr)
     return not result.failed
+
+
+def _stop_after(seconds: float, over: threading.Event) -> None:
+    """Sends this process a SIGTERM after so many seconds and in each one after that, until `over` is set."""
+    while not over.wait(seconds):
+        os.kill(os.getpid(), signal.SIGTERM)
+        seconds = 1.0
 
 
 def _options() -> argparse.Namespace:
@@ -210,20 +280,22 @@ def main() -> int:
     engine = make_engine("local", {"workers": options.workers, "per_gpu": options.per_gpu}, options.device)
     workers = int(getattr(engine, "workers", 1))
     planned = unpublished(queue, options.results, work, common)
-    waiting = [job for job in planned if state(job) != "finished"]
+    waiting = [job for job in planned if not is_finished(job)]
     chosen = fitting(waiting, queue, options.minutes, workers, min(options.per_gpu, workers))
     print(f"{counted(len(waiting), 'run')} to do, {len(chosen)} of them fit into {options.minutes:g} minutes")
     if options.dry_run:
         print("\n".join(f"{job.title}: playvirtual {shlex.join(job.command())}" for job in chosen))
         return 0
     fine = carry_out(chosen, engine, options.minutes) if chosen else True
-    if made := [job.path for job in planned if state(job) == "finished"]:
+    if made := [job.path for job in planned if is_finished(job)]:
         group = {
             "commit": commit,
-            "machine": _machine(options.per_gpu, workers),
-            "command": f"python results/run_queue.py --minutes {options.minutes:g} --per-gpu {options.per_gpu}",
+            "machine": _machine(min(options.per_gpu, workers), workers),
+            "command": _command(options),
+            "date": date.today(),
         }
-        print(f"{counted(len(made), 'finished run')}: {pack(made, work, options.results, group)}")
+        note(made, work, group)
+        print(f"{counted(len(made), 'finished run')}: {pack(made, work, options.results)}")
     return 0 if fine else 1
 
 

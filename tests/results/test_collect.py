@@ -9,6 +9,8 @@ import pytest
 
 import playvirtual as pv
 from playvirtual.config.record import to_dict
+from playvirtual.study.report.report import report
+from tests.study.untrained import write_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():
@@ -65,6 +67,40 @@ def test_a_baseline_stands_beside_its_own_column(task: str, method: str, paper: 
     *_, line = COLLECT["score_table"]([run]).splitlines()
     name = task.partition("/")[2]
     assert line == f"| {name} | `{method}` | paper | 1 | 4.00 ± 1.00, 2 episodes | {paper} | 1.0 min | abc1234 |"
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "paper"),
+    [
+        ("atari/qbert", {"precision": "tf32"}, "3,620 ± 952.6"),
+        ("atari/qbert", {"K": 3}, "—"),
+        ("dmc/reacher-easy", {"M": "1"}, "—"),
+        ("dmc/reacher-easy", {"steps": 500_000}, "942.0 ± 66.0"),
+    ],
+)
+def test_a_run_of_other_settings_stands_beside_no_score_of_the_paper(
+    task: str, options: dict[str, object], paper: str
+) -> None:
+    """The published scores of playvirtual are of its own K and M."""
+    config = to_dict(pv.build(task, method="playvirtual", preset="paper", seed=1, **options))
+    run = COLLECT["CompleteRun"](config, [{"step": config["steps"], "returns": [3.0, 5.0]}], 60.0, "abc1234")
+    *_, line = COLLECT["score_table"]([run]).splitlines()
+    assert line.split(" | ")[5] == paper
+
+
+def test_a_report_of_other_runs_is_refused(tmp_path: Path) -> None:
+    """The page would have the new run in its table of scores and the aggregates without it."""
+    family = tmp_path / "dmc"
+    for method, score in (("spr", 300.0), ("playvirtual", 400.0)):
+        write_run(family / "runs" / method, "dmc/cheetah-run", method, 1, score)
+    with pytest.raises(SystemExit, match=r"dmc-aggregates\.md: not of the runs in "):
+        COLLECT["check_report"](family)
+    report([family / "runs"], family / "report")
+    COLLECT["check_report"](family)
+    for method, score in (("spr", 400.0), ("playvirtual", 300.0)):
+        write_run(family / "runs" / f"{method}-2", "dmc/cheetah-run", method, 2, score)
+    with pytest.raises(SystemExit, match=r"dmc-aggregates\.md: not of the runs in "):
+        COLLECT["check_report"](family)
 
 
 def test_a_run_without_a_known_commit_is_named(tmp_path: Path) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import runpy
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from playvirtual.config.build import build
+from playvirtual.config.record import to_dict
+from playvirtual.runs import jsonl
+from playvirtual.runs.folder import RunFolder
+from playvirtual.study.sweep.grids import Job
 from tests.waiting import HANG
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -42,10 +49,13 @@ def entry(name: str, method: str, seeds: str, status: str = "open") -> str:
     return ENTRY.format(name=name, method=method, seeds=seeds, options=OPTIONS, status=status)
 
 
+PROGRAM = runpy.run_path(str(RESULTS / "run_queue.py"))
+WORK = Path("work") / "abc1234"
+CPU = {"device": "cpu"}
 COMMON = ["--queue=queue.toml", "--results=results", "--out=work", "--commit=abc1234", "--device=cpu"]
 
 
-def run_queue(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_queue(folder: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Runs results/run_queue.py on the queue in `folder`, with runs on the CPU and finished ones in folder/results."""
     done = subprocess.run(
         [sys.executable, RESULTS / "run_queue.py", *COMMON, *words],
@@ -54,7 +64,7 @@ def run_queue(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=HANG,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done
 
 
@@ -121,6 +131,121 @@ def test_runs_that_are_still_going_when_the_minutes_are_over_are_left_to_the_nex
     assert "stopped: toy/catch  long  seed 1; the next call resumes it" in stopped.stderr
     assert "finished run" not in stopped.stdout.splitlines()[-1]
     assert started(tmp_path, "--minutes=0.05", "--workers=1") == [("long", 1)]
+
+
+def test_a_run_that_was_stopped_is_planned_with_what_is_left_of_it(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2") + PACE)
+    first = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / "work" / "abc1234", CPU)[0]
+    first.path.mkdir(parents=True)
+    (first.path / "config.json").write_text(json.dumps(to_dict(first.config)))
+    (first.path / "timing.jsonl").write_text('{"step": 45, "seconds": 9.0}\n')
+    assert started(tmp_path, "--minutes=0.5", "--workers=1") == []
+    assert started(tmp_path, "--minutes=1", "--workers=1") == [("first", 1)]  # 0.6 minutes
+    (first.path / "timing.jsonl").write_text('{"step": 60, "seconds": 9.0}\n')  # its evaluation is left
+    assert started(tmp_path, "--minutes=0.3", "--workers=1") == []
+    assert started(tmp_path, "--minutes=0.4", "--workers=1") == [("first", 1)]
+
+
+def test_minutes_between_two_measured_numbers_of_runs_are_on_the_line_between_theirs(tmp_path: Path) -> None:
+    pace = PACE.replace("1 = 4000", "2 = 1000, 4 = 3000")
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1") + pace)
+    queue = PROGRAM["read_queue"](tmp_path / "queue.toml")
+    job = queue.entries[0].jobs(tmp_path, CPU)[0]
+    minutes = [queue.minutes(job, sharing) * 100_000 / 60 for sharing in (1, 2, 3, 4, 8)]
+    assert minutes == pytest.approx([1000, 1000, 2000, 3000, 6000])
+
+
+@pytest.mark.slow
+def test_every_run_is_recorded_with_the_call_that_finished_it(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2") + PACE)
+    run_queue(tmp_path, "--minutes=3", "--workers=1")
+    run_queue(tmp_path, "--minutes=4", "--workers=1", "--per-gpu=1")
+    with tarfile.open(tmp_path / "work" / "abc1234.tar.gz") as archive:
+        archive.extractall(tmp_path / "results", filter="data")
+    assert time.time() - (tmp_path / "results" / "toy" / "provenance.toml").stat().st_mtime < 600  # tar warns of 1970
+    groups = tomllib.loads((tmp_path / "results" / "toy" / "provenance.toml").read_text())["group"]
+    command = "python results/run_queue.py --minutes {} --workers 1 --device cpu"
+    assert [group["command"] for group in groups] == [command.format("3 --per-gpu 6"), command.format("4 --per-gpu 1")]
+    assert [[Path(run).name for run in group["runs"]] for group in groups] == [["seed-1"], ["seed-2"]]
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2, 3") + PACE)
+    run_queue(tmp_path, "--minutes=5", "--workers=1")  # the first two are published now
+    with tarfile.open(tmp_path / "work" / "abc1234.tar.gz") as archive:
+        member = archive.extractfile("toy/provenance.toml")
+        assert member is not None
+        groups = tomllib.loads(member.read().decode())["group"]
+    assert [[Path(run).name for run in group["runs"]] for group in groups] == [["seed-1"], ["seed-2"], ["seed-3"]]
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_read_or_fails_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2, 3") + PACE)
+    broken, failing, last = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / WORK, CPU)
+    broken.path.mkdir(parents=True)
+    (broken.path / "config.json").write_text("{")
+    (failing.path).mkdir(parents=True)
+    (failing.path / "checkpoints").write_text("no folder")
+    done = run_queue(tmp_path, "--minutes=8", "--workers=1", code=1)
+    assert "seed-1: run: " in done.stderr
+    assert "remove it to run it anew" in done.stderr
+    assert "seed-2: " in done.stderr
+    assert done.stdout.splitlines()[-1] == "1 finished run: work/abc1234.tar.gz"
+    with tarfile.open(tmp_path / "work" / "abc1234.tar.gz") as archive:
+        runs = {str(Path(name).parent) for name in archive.getnames()} - {"toy"}
+    assert runs == {str(last.path.relative_to(tmp_path / WORK))}
+
+
+def test_a_signal_while_the_engine_ends_its_processes_ends_nothing_else() -> None:
+    """The minutes may be over just when the last run has ended."""
+    code = f"""
+import runpy, time
+class Slow:
+    def stop(self):
+        time.sleep(1.0)
+print(runpy.run_path({str(RESULTS / "run_queue.py")!r})["carry_out"]([], Slow(), 0.2 / 60))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True"), done.stderr
+
+
+@pytest.mark.slow
+def test_the_commit_is_the_newest_that_changed_the_code(tmp_path: Path) -> None:
+    """So the runs that were stopped are resumed after the finished ones have been added and committed."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run_queue.py").write_text((RESULTS / "run_queue.py").read_text())
+    (tmp_path / "src").mkdir()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+
+    def commit(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", "one"], check=True)
+        words = [*git, "rev-parse", "--short", "HEAD"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    program = runpy.run_path(str(tmp_path / "results" / "run_queue.py"))
+    code = commit("src/code.py", "1")
+    (tmp_path / "results" / "provenance.toml").write_text("new")
+    assert program["_commit"]() == code
+    commit("results/provenance.toml", "newer")
+    assert program["_commit"]() == code
+    (tmp_path / "src" / "code.py").write_text("2")
+    assert program["_commit"]() == f"{code}-changed"
+    assert program["_commit"]() != (newer := commit("src/code.py", "2"))
+    assert program["_commit"]() == newer
+
+
+def test_no_published_run_took_much_longer_than_the_queue_expects() -> None:
+    queue, checked = PROGRAM["read_queue"](RESULTS / "queue.toml"), 0
+    for file in RESULTS.glob("*/provenance.toml"):
+        for group in tomllib.loads(file.read_text())["group"]:
+            alone = re.search(r"(\d+) runs sharing a GPU$", group.get("machine", ""))
+            for run in (path for pattern in group["runs"] for path in file.parent.glob(pattern) if alone):
+                config = build(**{name: RunFolder(run).record()[name] for name in ("task", "method", "preset", "seed")})
+                expected = queue.minutes(Job("", config, {}, RESULTS / "none"), int(alone[1])) if alone else 0.0
+                assert expected > 0.9 * jsonl.last(run, "timing")["seconds"] / 60, run
+                checked += 1
+    assert checked > 20
 
 
 def test_the_entries_of_the_queue_are_marked_as_what_they_are() -> None:

@@ -244,14 +244,45 @@ def test_settings_without_a_common_task_are_not_compared(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("ours", "reading"),
-    [((5.0, 6.0, 7.0), "better"), ((0.0, -1.0, 0.5), "worse"), ((1.0, 2.0, 9.0), "not told apart by")],
+    [
+        ((5.0, 6.0, 7.0, 8.0), "better"),
+        ((0.0, -1.0, 0.5, 0.1), "worse"),
+        ((1.0, 2.0, 9.0, 0.0), "not told apart by"),
+    ],
 )
 def test_a_reading_says_no_more_than_its_interval(ours: tuple[float, ...], reading: str, tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
+    for seed in (1, 2, 3, 4):
         write_run(tmp_path / f"s{seed}", "dmc/cheetah-run", "spr", seed, float(seed))
         write_run(tmp_path / f"p{seed}", "dmc/cheetah-run", "playvirtual", seed, ours[seed - 1])
     (comparison,) = score_tables.pairs(sections(collect([tmp_path])[0])[0])
     assert score_tables.verdict(comparison).startswith(reading)
+
+
+@pytest.mark.parametrize(("runs", "tasks"), [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1)])
+def test_runs_that_chance_parts_too_often_tell_nothing(runs: int, tasks: int, tmp_path: Path) -> None:
+    """All runs of one side are above all of the other; how often equal settings do that is counted over their ranks."""
+    for task, seed in itertools.product(("cheetah-run", "walker-walk", "finger-spin")[:tasks], range(1, runs + 1)):
+        write_run(tmp_path / f"s-{task}-{seed}", f"dmc/{task}", "spr", seed, float(seed))
+        write_run(tmp_path / f"p-{task}-{seed}", f"dmc/{task}", "playvirtual", seed, 10.0 + seed)
+    (comparison,) = score_tables.pairs(sections(collect([tmp_path])[0])[0])
+    assert [float(value) for value in comparison.estimate] == [1.0, 1.0, 1.0]
+    deals = len(list(itertools.combinations(range(2 * runs), runs))) ** tasks
+    told = 2 / deals <= 0.05  # the deals in which one side has the upper ranks on all tasks
+    assert score_tables.verdict(comparison) == ("better" if told else "too few runs to tell")
+
+
+def test_aggregates_say_which_seeds_they_leave_out(tmp_path: Path) -> None:
+    """One task has three seeds and the other one: the aggregates are of one seed of each."""
+    for seed, score in enumerate((300.0, 800.0, 850.0), 1):
+        write_run(tmp_path / f"c{seed}", "dmc/cartpole-swingup", "playvirtual", seed, score)
+    write_run(tmp_path / "r", "dmc/reacher-easy", "playvirtual", 1, 600.0)
+    for task in ("cartpole-swingup", "reacher-easy"):
+        write_run(tmp_path / f"spr-{task}", f"dmc/{task}", "spr", 1, 500.0)
+    table = score_tables.aggregate_table(sections(collect([tmp_path])[0])[0])
+    assert table is not None
+    assert by_first(table)["playvirtual"][1:3] == ("0.450", "0.450")
+    said = "Left out, because other tasks of the setting have fewer seeds: 2 of 4 runs of playvirtual."
+    assert said in table.note
 
 
 def test_scores_are_means_and_sample_deviations_over_all_seeds(atari: Section) -> None:

@@ -106,9 +106,9 @@ def test_a_report_needs_neither_the_sweep_nor_its_terminal() -> None:
     assert not {"playvirtual.study.sweep.sweep", "playvirtual.study.sweep.display", "rich"} & set(loaded)
 
 
-def two_presets(root: Path) -> None:
-    """Of the paper's preset SPR and PlayVirtual, of the reference's PlayVirtual-ND and PlayVirtual, two seeds each."""
-    for seed in (1, 2):
+def two_presets(root: Path, seeds: int = 2) -> None:
+    """Of preset paper SPR and PlayVirtual, of preset reference PlayVirtual-ND and PlayVirtual, so many seeds each."""
+    for seed in range(1, seeds + 1):
         for preset, method, score in [
             ("paper", "spr", 400.0),
             ("paper", "playvirtual", 500.0),
@@ -151,6 +151,21 @@ def test_every_preset_has_an_ablation_table_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_ablation_of_a_part_of_the_suite_says_that_the_papers_is_of_the_whole(tmp_path: Path) -> None:
+    said = "The paper's numbers are over all 6 tasks of DMControl-100k."
+    suite = ("finger-spin", "cartpole-swingup", "reacher-easy", "cheetah-run", "walker-walk", "ball_in_cup-catch")
+    for method in ("spr", "playvirtual-nd", "playvirtual"):
+        for task in suite[:-1] if method == "playvirtual-nd" else suite:
+            write_run(tmp_path / "runs" / f"{method}-{task}", f"dmc/{task}", method, 1, 400.0)
+    table = tmp_path / "out" / "tables" / "ablation-no-dm-update.md"
+    report([tmp_path / "runs"], tmp_path / "out")
+    assert said in table.read_text()
+    write_run(tmp_path / "runs" / "whole", f"dmc/{suite[-1]}", "playvirtual-nd", 1, 400.0)
+    report([tmp_path / "runs"], tmp_path / "out")
+    assert "The paper's numbers" not in table.read_text()
+
+
+@pytest.mark.slow
 def test_one_preset_alone_is_named_only_where_it_is_not_the_default(tmp_path: Path) -> None:
     for preset in ("paper", "reference"):
         for method in ("spr", "playvirtual", "playvirtual-nd"):
@@ -164,7 +179,7 @@ def test_one_preset_alone_is_named_only_where_it_is_not_the_default(tmp_path: Pa
 
 @pytest.mark.slow
 def test_methods_are_compared_within_a_preset_and_presets_within_a_method(tmp_path: Path) -> None:
-    two_presets(tmp_path)
+    two_presets(tmp_path, seeds=4)  # fewer could not tell
     write_run(tmp_path / "s", "dmc/cheetah-run", "spr", 1, 650.0, preset="reference")
     page = report([tmp_path], tmp_path / "out").page.read_text()
     rows = (tmp_path / "out" / "tables" / "dmc-improvement.csv").read_text().splitlines()

@@ -15,7 +15,7 @@ from playvirtual.study.report import statistics as st
 from playvirtual.study.report.score_tables import interval
 from playvirtual.study.report.sections import Section, Setting, by_preset
 from playvirtual.study.report.tables import Table
-from playvirtual.study.scores import matrix
+from playvirtual.study.scores import matrix, suite_tasks
 from playvirtual.study.settings import changes
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row
 
@@ -59,8 +59,18 @@ def _table(experiment: Experiment, found: Sequence[Section], preset: str) -> Tab
     note = f"{layout} {experiment.source}. Each row is over the tasks that its runs have."
     for text, (labels, titles) in notes.items():
         note += f" {' and '.join(labels)}, {' and '.join(titles)}: {text}."
-    note += "".join(section.unlike_paper for section in sections)
+    note += "".join(_scope(experiment, section, preset) + section.unlike_paper for section in sections)
     return Table(f"ablation-{experiment.name}", experiment.title, tuple(columns), rows, quiet=quiet, note=note)
+
+
+def _scope(experiment: Experiment, section: Section, preset: str) -> str:
+    """What the note says of the paper's numbers where rows are over fewer tasks than they are."""
+    if section.suite not in PAPER_SUITES:
+        return ""
+    whole = len(suite_tasks(section.suite))
+    if all(len(_scores(row, section, preset)) in (0, whole) for row in experiment.rows):
+        return ""
+    return f" The paper's numbers are over all {whole} tasks of {section.title}."
 
 
 def paper_number(row: Row, family: str) -> tuple[float | None, str]:

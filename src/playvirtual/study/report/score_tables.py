@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ WORLD_MODELS = {"simple": "SimPLe", "planet": "PlaNet", "dreamer": "Dreamer", "s
 PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}
 STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
 MAX_PAIRS = 15  # comparisons shown
+CONFIDENCE = 0.95  # of a reading, as of the intervals
 
 
 def paper_methods(section: Section) -> dict[str, str]:
@@ -135,7 +137,16 @@ def _scope(section: Section) -> str:
     left = [setting.name for setting in section.runs if setting not in settings]
     if left:
         text += f" Left out, because they lack some of these tasks: {'; '.join(left)}."
+    if beyond := [shown for setting in settings if (shown := _beyond(section, setting))]:
+        text += f" Left out, because other tasks of the setting have fewer seeds: {'; '.join(beyond)}."
     return text + section.unlike_paper
+
+
+def _beyond(section: Section, setting: Setting) -> str:
+    """As in "2 of 4 runs of spr": the seeds of some tasks that the matrix of the setting has no room for."""
+    runs = sum(len(section.scores(setting, task)) for task in section.compared[1])
+    left = runs - section.matrix(setting).size
+    return f"{left} of {runs} runs of {setting.name}" if left else ""
 
 
 def pairs(section: Section) -> list[Comparison]:
@@ -191,9 +202,16 @@ def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table
 
 
 def verdict(comparison: Comparison) -> str:
-    """The reading of a probability of improvement that its interval allows."""
+    """The reading of a probability of improvement that its interval and the number of runs allow.
+
+    If all runs of one side beat all of the other, every bootstrap sample says the same, however few runs there are. So
+    a side is better only where that would happen to equal settings in at most one of twenty cases: with four runs of
+    one task, three of two, two of three.
+    """
     if comparison.runs < 2:
         return "one run of a task: no interval"
+    if 2 / math.comb(2 * comparison.runs, comparison.runs) ** comparison.tasks > 1 - CONFIDENCE:
+        return "too few runs to tell"
     if comparison.estimate.low > 0.5:
         return "better"
     return "worse" if comparison.estimate.high < 0.5 else "not told apart by these runs"
