@@ -85,6 +85,7 @@ def test_options_in_a_mapping_are_suggested_too() -> None:
         (lambda: pv.train("toy/catch", like=3), "like: 3 is not allowed; allowed: what `pv.train` returned, or"),
         (lambda: pv.train("toy/catch", log=True), "log: True is not allowed; allowed: none, tensorboard, wandb"),
         (lambda: pv.train("toy/catch", run_dir=3), "run_dir: 3 is not allowed; allowed: the path of"),
+        (lambda: pv.train("toy/catch", run_dir=""), "run_dir: '' is not allowed; allowed: the path of"),
         (lambda: pv.load("catc"), "run: 'catc' is not there; did you mean 'playvirtual/toy-catch'? allowed: a folder"),
         (
             lambda: pv.load(AGENT, num_env=3),

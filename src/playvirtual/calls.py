@@ -36,8 +36,8 @@ def keywords(function: Callable[..., Any]) -> list[str]:
 
 
 def as_path(field: str, value: Any) -> Path:
-    """The path that an argument gives."""
-    if not isinstance(value, str | Path):
+    """The path that an argument gives; an empty one, as of a variable that is not set, is not the present folder."""
+    if not isinstance(value, str | Path) or value == "":
         raise InputError(f"{field}: {shown(value)} is not allowed; allowed: the path of a folder or file")
     return Path(value)
 

@@ -89,6 +89,12 @@ from tests.cli.command import QUICK, started
         (["train", "toy/catch", "--log", "tensorbord"], "log: 'tensorbord' is not known; did you mean 'tensorboard'?"),
         (["train", "toy/catch", "--kernel-sizes", "20"], "kernel_sizes: (20,) with strides (1,) do not fit into"),
         (["train", "toy/reach", "--crop-size", "2"], "kernel_sizes: (3,) with strides (1,) do not fit into"),
+        (
+            ["train", "--task", "toy/catch"],
+            "option: '--task' is not known; allowed: the task alone, as in `playvirtual",
+        ),
+        (["bench", "--task=toy/catch"], "option: '--task' is not known; allowed: the task alone, as in `playvirtual b"),
+        (["train", "toy/catch", "--run-dir", ""], "run_dir: '' is not allowed; allowed: the path of a folder"),
         (["train", "toy/catch", "--run-dir", "/proc/x"], "run_dir: '/proc/x' cannot be made: No such file"),
         (["train", "CartPole-v1"], "task: 'CartPole-v1' has no family; did you mean 'gym/CartPole-v1'?"),
         (["train", "PongNoFrameskip-v4"], "task: 'PongNoFrameskip-v4' has no family; did you mean 'atari/pong'?"),

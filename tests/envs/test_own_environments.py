@@ -138,7 +138,7 @@ def test_the_task_names_a_class_of_a_module(module: str) -> None:
         ("{}:Dot", "has no family; did you mean 'env/{}:Dot'?"),
         ("env/{}:Dott", "has no 'Dott'; its environments: Dot"),
         ("env/{}:NUMBER", "is 3; allowed: a function or class"),
-        ("env/{}_no:Dot", "cannot import the module '{}_no': ModuleNotFoundError"),
+        ("env/{}_no:Dot", "cannot import the module '{}_no': there is no such module; allowed: an installed module"),
         ("env/maze", "handed over in Python: the same there, as in pv.evaluate(RUN, env=factory)"),
         ("gym/Dot-v0", "gym/MODULE:Dot-v0 or --import MODULE"),
         ("gym/{}:Dot-v0", "'{}' registers none of its own"),

@@ -25,6 +25,15 @@ def test_a_folder_above_a_run_names_the_first_run_in_it(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "runs" / "a-link")
 
 
+@pytest.mark.parametrize("inside", ["config.json", "checkpoints", "checkpoints/step-000000100"])
+def test_a_path_inside_a_run_names_the_run(inside: str, tmp_path: Path) -> None:
+    write_export(tmp_path / "run", "toy/catch")
+    (tmp_path / "run" / "checkpoints" / "step-000000100").mkdir(parents=True)
+    with pytest.raises(pv.InputError) as caught:
+        RunFolder.open(tmp_path / "run" / inside)
+    assert f"did you mean '{tmp_path / 'run'}'? allowed: " in str(caught.value)
+
+
 def test_what_an_extra_installs_is_named_for_those_without_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["torch>=2.8", "dm-control>=1; extra == 'dmc'", 'mujoco<4; extra == "dmc"', "ray; extra == 'ray'"]
     monkeypatch.setattr("playvirtual.errors.requires", lambda name: lines)

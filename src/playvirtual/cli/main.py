@@ -155,6 +155,10 @@ def _unread_word(parser: Parser, options: argparse.Namespace, word: str) -> Inpu
     flag = word.partition("=")[0]
     if (command, flag) == ("sweep", "--method"):
         return InputError(f"option: {flag!r} is not one of a sweep, whose rows have methods; allowed: --rows NAMES")
+    if flag == "--task" and hasattr(options, "task"):
+        return InputError(
+            f"option: '--task' is not known; allowed: the task alone, as in `playvirtual {command} toy/catch`"
+        )
     name = flag.removeprefix("--").replace("-", "_")
     refused = option_of_other_agent(name, options.shown) if hasattr(options, "shown") else None
     if refused and not options.named:

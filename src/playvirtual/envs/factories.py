@@ -13,11 +13,10 @@ import gymnasium
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.families.gym import in_one_task_line, prepare_drawing
-from playvirtual.envs.modules import refuse_file
+from playvirtual.envs.modules import import_named, refuse_file
 from playvirtual.envs.observations import shows_images
 from playvirtual.envs.registry import EnvFamily, look
 from playvirtual.errors import InputError, shown
-from playvirtual.extensions import import_from_here
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
 ALLOWED = "allowed: a function or class that makes a gymnasium.Env"
@@ -102,8 +101,7 @@ def _find(name: str) -> Factory:
     if not path:
         raise _unnamed(task, name)
     refuse_file(task)
-    with in_one_task_line(task, f"import the module {module!r}"):
-        found: Any = import_from_here(module)
+    found: Any = import_named(task, module)
     for part in path.split("."):
         if not hasattr(found, part):
             known = [n for n, value in vars(sys.modules[module]).items() if _is_env_class(value)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from playvirtual.errors import InputError, in_one_line, shown
 from playvirtual.extensions import import_from_here
@@ -68,14 +69,23 @@ def import_modules(names: Sequence[str]) -> None:
     names = [names] if isinstance(names, str) else names
     check_imports(names)
     for name in names:
-        try:
-            import_from_here(name)
-        except (InputError, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-            reason = "there is no such module" if missing else in_one_line(error)
-            raise InputError(
-                f"imports: {name!r} cannot be imported: {reason}; {_meant(name)}allowed: an installed module, or one "
-                f"of the current folder, {shown(Path.cwd())}"
-            ) from error
+        _import(name, f"imports: {name!r} cannot be imported")
+
+
+def import_named(task: str, module: str) -> ModuleType:
+    """Imports the module that a task names."""
+    return _import(module, f"task: {task!r} cannot import the module {module!r}")
+
+
+def _import(name: str, failure: str) -> ModuleType:
+    try:
+        return import_from_here(name)
+    except (InputError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:  # a script may end the process when it is imported
+        missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        reason = "there is no such module" if missing else in_one_line(error)
+        raise InputError(
+            f"{failure}: {reason}; {_meant(name)}allowed: an installed module, or one of the current folder, "
+            f"{shown(Path.cwd())}"
+        ) from error

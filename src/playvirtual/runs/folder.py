@@ -54,6 +54,11 @@ def _run_below(folder: Path) -> Path | None:
     return None
 
 
+def _run_above(path: Path) -> Path | None:
+    """The run folder that a file or folder of it was given for, as runs/mine for runs/mine/checkpoints/step-100."""
+    return next((folder for folder in islice(path.parents, 2) if files.is_file(folder / CONFIG, "run")), None)
+
+
 def _builtin_meant(name: str) -> str | None:
     """The built-in agent whose name was given without its beginning, or as its task, or nearly so."""
     names = [full.removeprefix(BUILTIN_PREFIX) for full in builtin_agents()]
@@ -162,7 +167,10 @@ class RunFolder:
             if not there and str(path).startswith(BUILTIN_PREFIX):
                 raise unknown("agent", str(path), builtin_agents())
             what = "is not a run folder (it has no config.json)" if there else "is not there"
-            meant = _run_below(folder.path) if there else _run_beside(folder.path) or _builtin_meant(str(path))
+            if there:
+                meant: Path | str | None = _run_above(folder.path) or _run_below(folder.path)
+            else:
+                meant = _run_beside(folder.path) or _builtin_meant(str(path))
             hint = f"did you mean {shown(meant)}? " if meant else ""
             raise InputError(
                 f"{field}: {shown(str(path))} {what}; {hint}"

@@ -175,13 +175,15 @@ gymnasium.register("PlayvirtualFromModule-v0", Painted, kwargs={"action_space": 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("no_such_module", "there is no such module; allowed: an installed module, or one of the current folder, "),
         ("..", "TypeError: the 'package' argument"),
         ("playvirtual_test_damaged", "SyntaxError: '(' was never closed"),
+        ("playvirtual_test_script", "SystemExit: 3"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named_in_one_line(tmp_path, monkeypatch, module, reason):
     (tmp_path / "playvirtual_test_damaged.py").write_text("def broken(\n")
+    (tmp_path / "playvirtual_test_script.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError) as caught:
         check(f"gym/{module}:X-v0")

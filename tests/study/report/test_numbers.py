@@ -16,6 +16,7 @@ from playvirtual.study.report.analysis_tables import analysis_tables, complexity
 from playvirtual.study.report.completeness import listings, summary
 from playvirtual.study.report.records import collect, read
 from playvirtual.study.report.sections import Section, sections
+from playvirtual.study.report.statistics import Estimate
 from playvirtual.study.report.tables import Table
 from tests.study.untrained import write_run
 
@@ -309,12 +310,18 @@ def test_scores_are_means_and_sample_deviations_over_all_seeds(atari: Section) -
     } == bold
 
 
+def test_a_minus_sign_is_one_in_every_table() -> None:
+    assert score_tables.interval(Estimate(-0.2, -0.4, 0.1), digits=1) == "−0.2 [−0.4, 0.1]"
+    assert score_tables.number(-20.7) == "−20.7"
+
+
 def test_human_normalised_scores_are_means_in_percent(atari: Section) -> None:
     rows = by_first(score_tables.hns_table(atari))
     for game, row in rows.items():
         for method, cell in zip(SCORES, row, strict=True):
             values = SCORES[method].get(game)
-            assert cell == ("—" if values is None else f"{100 * fmean(hns(game, v) for v in values):.1f}")
+            mean = None if values is None else f"{100 * fmean(hns(game, v) for v in values):.1f}"
+            assert cell == ("—" if mean is None else mean.replace("-", "−"))
 
 
 def test_what_is_missing_is_named(atari: Section) -> None:

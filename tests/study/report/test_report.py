@@ -41,7 +41,7 @@ def test_one_run_is_enough(tmp_path: Path) -> None:
     assert "no run of 25 of the suite's tasks" in unescape(written.page.read_text())  # not escaped twice
     csv = (tmp_path / "out" / "tables" / "atari-scores.csv").read_text().splitlines()
     assert csv[0] == 'task,random,human,"SPR, paper","PlayVirtual, paper",playvirtual'
-    assert csv[1] == "pong,−20.7,14.6,−5.90,−3.00 ± 13.2,−3.00 (1)"
+    assert csv[1] == "pong,-20.7,14.6,-5.90,−3.00 ± 13.2,−3.00 (1)"
     assert "pong,50.1" in (tmp_path / "out" / "tables" / "atari-hns.csv").read_text()
 
 
@@ -301,6 +301,16 @@ def test_one_run_each_is_called_too_few(tmp_path: Path) -> None:
         write_run(tmp_path / "runs" / method, "toy/catch", method, 1, score)
     page = report([tmp_path / "runs"], tmp_path / "out").page.read_text()
     assert "Toys: one run of a task is too few to tell playvirtual and spr apart." in page
+    assert "95 %" not in page, "an interval is named where there is none"
+    assert "Toys: aggregates. One run of a task leaves no interval." in page
+    for method, score in (("spr", 0.3), ("playvirtual", 0.9)):
+        write_run(tmp_path / "runs" / f"{method}-2", "toy/catch", method, 2, score)
+    page = report([tmp_path / "runs"], tmp_path / "out").page.read_text()
+    assert "Toys: aggregates with 95 % stratified bootstrap intervals." in page
+    assert "In brackets: 95 % stratified bootstrap intervals" in page
+    assert "the share of runs above each score, with 95 % bands." in page
+    assert "Probability of improvement with 95 % intervals; " in page
+    assert "leaves no interval" not in page
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names there are text")
@@ -350,6 +360,7 @@ def test_tables_escape_for_each_language(tmp_path: Path) -> None:
     assert '<td class="quiet"><b>=1+1</b></td>' in html
     assert "<h1>&lt;title&gt;</h1>" in html
     assert table.csv() == "x,50 %\na|b_c,'=1+1\n"
+    assert Table("t", "", ("x",), [("−0.2",), ("−0.2 (1)",), ("-x",)]).csv() == "x\n-0.2\n−0.2 (1)\n'-x\n"
     assert "a\\|b_c | **=1+1**" in table.markdown()
     assert r"a|b\_c & \textbf{=1+1}" in table.latex()
     assert r"\caption{A \& B}" in table.latex()

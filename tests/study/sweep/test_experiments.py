@@ -122,6 +122,7 @@ def test_the_grid_in_the_documentation_changes_what_its_rows_say(tmp_path: Path)
         ('[[row]]\noptions = {preset = "paper"}\n', "'preset' is not a row's to set; allowed: --preset"),
         ("[[row]]\noptions = {seed = 4}\n", "'seed' is not a row's to set; allowed: --seeds"),
         ('[[row]]\n[[row]]\nmethod = "rl"\nlabel = "playvirtual"\n', "row 2: label: 'playvirtual' is that of row 1"),
+        ('[[rows]]\nmethod = "spr"\n[row.options]\nK = 1\n', "'rows' is not known; did you mean 'row'"),
         ("[[wor]]\n", "'wor' is not known; allowed: row, suite, title"),
     ],
 )

@@ -20,12 +20,11 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import ActionSpace, EnvironmentConfig, Frames, to_native
 from playvirtual.envs.families import gl
 from playvirtual.envs.image import channels_last, enlarge, image_to_frame
-from playvirtual.envs.modules import refuse_file
+from playvirtual.envs.modules import import_named, refuse_file
 from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
 from playvirtual.errors import InputError
-from playvirtual.extensions import import_from_here
 
 RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 
@@ -128,8 +127,7 @@ def check_id(env_id: str) -> None:
     module, _, name = env_id.rpartition(":")
     if module:
         refuse_file(f"gym/{env_id}")
-        with in_one_task_line(f"gym/{env_id}", f"import the module {module!r}"):
-            import_from_here(module)
+        import_named(f"gym/{env_id}", module)
     if name not in gymnasium.registry:
         with suppress(ImportError):
             _register_atari()

@@ -84,7 +84,9 @@ def _write_section(page: Page, section: Section) -> None:
             name: {setting: section.estimate(statistic, setting) for setting in settings}
             for name, statistic in score_tables.STATISTICS.items()
         }
-        caption = f"{section.title}: aggregates with 95 % stratified bootstrap intervals."
+        intervals = score_tables.has_intervals(section)
+        shown = " with 95 % stratified bootstrap intervals." if intervals else f". {score_tables.NO_INTERVAL}"
+        caption = f"{section.title}: aggregates{shown}"
         page.plot(f"{section.key}-aggregates", plots.interval_plot(section, names), caption)
     page.table(score_tables.score_table(section))
     page.table(score_tables.hns_table(section))
@@ -92,11 +94,13 @@ def _write_section(page: Page, section: Section) -> None:
     page.table(score_tables.published_table(section))
     _write_curves(page, section)
     if aggregates is not None:
-        caption = "Performance profiles: the share of runs above each score, with 95 % bands."
+        shown = ", with 95 % bands." if score_tables.has_intervals(section) else f". {score_tables.NO_INTERVAL}"
+        caption = f"Performance profiles: the share of runs above each score{shown}"
         page.plot(f"{section.key}-profiles", plots.profile_plot(section), caption, narrow=True)
     if compared:
         page.table(score_tables.improvement_table(section, compared))
-        caption = "Probability of improvement with 95 % intervals; right of the dashed line the first is better."
+        shown = " with 95 % intervals" if any(pair.runs > 1 for pair in compared) else ""
+        caption = f"Probability of improvement{shown}; right of the dashed line the first is better."
         page.plot(f"{section.key}-improvement", plots.improvement_plot(compared, section), caption, narrow=True)
 
 

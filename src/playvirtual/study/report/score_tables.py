@@ -17,6 +17,7 @@ from playvirtual.study.text import counted, duration
 
 WORLD_MODELS = {"simple": "SimPLe", "planet": "PlaNet", "dreamer": "Dreamer", "slac": "SLAC"}
 PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}
+NO_INTERVAL = "One run of a task leaves no interval."
 STATISTICS = {"IQM": st.iqm, "median": st.median, "mean": st.mean, "optimality gap": st.optimality_gap}
 MAX_PAIRS = 15  # comparisons shown
 CONFIDENCE = 0.95  # of a reading, as of the intervals
@@ -80,7 +81,10 @@ def hns_table(section: Section) -> Table | None:
     for task in games:
         values = [section.normalised(task, section.scores(s, task)) for s in section.runs]
         rows.append(
-            (task.partition("/")[2], *(f"{100 * v.mean():.1f}" if v is not None and v.size else "—" for v in values))
+            (
+                task.partition("/")[2],
+                *(f"{100 * v.mean():.1f}".replace("-", "−") if v is not None and v.size else "—" for v in values),
+            )
         )
     columns = ("task", *(setting.name for setting in section.runs))
     return Table(f"{section.key}-hns", f"{section.title}: human-normalised scores, %", columns, rows)
@@ -98,8 +102,11 @@ def std_table(section: Section) -> Table | None:
         printed = [number(paper[method].get(name)) for method in PAPER_STDS]
         rows.append((name, *printed, *map(_std, own)))
     columns = ("task", *PAPER_STDS.values(), *(setting.name for setting in section.runs))
-    note = "Over seeds (number of seeds; the paper's 15). The paper's baseline is SPR as its authors ran it again, "
-    note += "K = 9; the scores of SPR above are from SPR's own paper." + section.unlike_paper
+    note = "Over seeds (number of seeds; the paper's 15); — where there is one seed or none. The paper's baseline is "
+    note += (
+        "SPR as its authors ran it again, K = 9; the scores of SPR above are from SPR's own paper."
+        + section.unlike_paper
+    )
     caption = f"{section.title}: standard deviations"
     return Table(f"{section.key}-std", caption, columns, rows, quiet={1, 2}, note=note)
 
@@ -128,10 +135,16 @@ def aggregate_table(section: Section) -> Table | None:
     )
 
 
+def has_intervals(section: Section) -> bool:
+    """Whether a compared setting has two runs of a task, which an interval takes."""
+    return any(section.matrix(setting).shape[0] > 1 for setting in section.compared[0])
+
+
 def _scope(section: Section) -> str:
     """The note of the aggregates: their scale, intervals, and what they leave out."""
     settings, tasks = section.compared
-    text = f"Scale: {section.scale}. In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
+    intervals = "In brackets: 95 % stratified bootstrap intervals over seeds, 2,000 repetitions."
+    text = f"Scale: {section.scale}. {intervals if has_intervals(section) else NO_INTERVAL}"
     if section.suite and len(tasks) < len(whole := suite_tasks(section.suite)):
         text += f" These are {len(tasks)} of the suite's {len(whole)} tasks: not the paper's aggregate."
     left = [setting.name for setting in section.runs if setting not in settings]
@@ -268,7 +281,8 @@ def _seconds(section: Section, setting: Setting) -> float | None:
 def interval(estimate: Estimate, scale: float = 1.0, digits: int = 3) -> str:
     """As in "0.512 [0.480, 0.544]"; the point alone where one run leaves no interval."""
     point, low, high = (float(value) * scale for value in estimate)
-    return f"{point:.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if low != high else "")
+    text = f"{point:.{digits}f}" + (f" [{low:.{digits}f}, {high:.{digits}f}]" if low != high else "")
+    return text.replace("-", "−")
 
 
 def number(value: float | None) -> str:

@@ -86,8 +86,10 @@ def _latex(text: str) -> str:
 
 
 def _no_formula(text: str) -> str:
+    """The text as a cell of CSV; a number has a plain hyphen for its minus sign, as programs read it."""
+    number = text.replace("−", "-")
     try:
-        float(text)
+        float(number)
     except ValueError:
         return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-    return text
+    return number

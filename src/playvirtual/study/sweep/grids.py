@@ -233,6 +233,8 @@ def check_trusted_suites(grid: Experiment, *, trust_env: bool) -> None:
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
     record = files.read_toml(path, "experiment")
+    if "rows" in record:  # the name in Python: [row.options] below a [[rows]] would belong to no row
+        raise unknown(f"{path}", "rows", ("row", "title", "suite"))
     return {"rows": record.pop("row", None), **record}
 
 
