@@ -29,7 +29,7 @@ from script import Parser, new_file, one_of, run
 from playvirtual.bench.profiling import machine
 from playvirtual.device import resolve_device
 from playvirtual.errors import InputError
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 
 Figures = dict[str, float]  # by the name of a target
 

@@ -23,8 +23,8 @@ from playvirtual import published
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report import records
-from playvirtual.study.report.score_tables import aggregate_table, improvement_table, pairs, with_spread
 from playvirtual.study.report.sections import SAME_EXPERIMENT, paper_scores, paper_stds, sections
+from playvirtual.study.report.tables.score_tables import aggregate_table, improvement_table, pairs, with_spread
 from playvirtual.study.scores import name_in_paper
 from playvirtual.study.settings import changes
 

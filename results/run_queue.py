@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from playvirtual.errors import InputError
+from playvirtual.messages import counted
 from playvirtual.runs import jsonl
 from playvirtual.study.engines.engine import Engine, make_engine
 from playvirtual.study.sweep.display import display
@@ -38,7 +39,6 @@ from playvirtual.study.sweep.experiments import Experiment, Row, suite
 from playvirtual.study.sweep.grids import Job, jobs
 from playvirtual.study.sweep.sweep import Changed, state, sweep
 from playvirtual.study.sweep.time import steps_left
-from playvirtual.study.text import counted
 
 ROOT = Path(__file__).parent
 CODE = ("src", "pyproject.toml")  # in the repository: what decides the numbers of a run

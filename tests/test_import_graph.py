@@ -162,11 +162,17 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 def test_the_method_needs_kernels_and_torch_alone() -> None:
     """Nothing of the project but kernels, of the outside but torch (kernels: and Triton), numpy and Python itself."""
     for name, own in (("method", {"playvirtual"}), ("kernels", {"playvirtual", "triton"})):
-        for path in (SOURCE / name).glob("*.py"):
+        for path in (SOURCE / name).rglob("*.py"):
             for line, module, _ in runtime_imports(ast.parse(path.read_text(encoding="utf-8"))):
                 package = module.partition(".")[0]
                 assert package in {"torch", "numpy", *own, *sys.stdlib_module_names}, f"{path}:{line}: {module}"
     assert {lower for upper, lower in graph() if upper == "method"} == {"kernels"}
+
+
+def test_a_room_with_more_than_a_dozen_modules_has_rooms_of_its_own() -> None:
+    for folder in (SOURCE, *(path for path in SOURCE.rglob("*") if path.is_dir())):
+        modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(modules) <= 12, f"{folder.relative_to(SOURCE)}: {', '.join(sorted(modules))}"
 
 
 def test_the_drawing_in_the_docs_is_the_graph() -> None:

@@ -1,4 +1,5 @@
-"""What is printed: messages beside a run's progress (the logger "playvirtual", on stderr) and results on stdout."""
+"""What is printed: messages beside a run's progress (the logger "playvirtual", on stderr), results on stdout, and the
+words of counts and durations in both."""
 
 from __future__ import annotations
 
@@ -59,6 +60,16 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
+
+
+def counted(count: int, word: str) -> str:
+    """The count with its word, as in "1 run", "2 runs"."""
+    return f"{count} {plural(count, word)}"
+
+
+def plural(count: int, word: str) -> str:
+    """The word in the singular or plural that the count asks for."""
+    return word if count == 1 else f"{word}s"
 
 
 def replace_unencodable() -> None:

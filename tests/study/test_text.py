@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from playvirtual.config.build import build
+from playvirtual.messages import duration
 from playvirtual.study.scores import run_summary
 from playvirtual.study.sweep.display import PlainLines, outcome
 from playvirtual.study.sweep.experiments import experiment, suite
 from playvirtual.study.sweep.grids import jobs
 from playvirtual.study.sweep.plan import plan
 from playvirtual.study.sweep.sweep import Result
-from playvirtual.study.text import duration
 
 
 @pytest.mark.parametrize(

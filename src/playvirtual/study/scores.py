@@ -10,8 +10,8 @@ import numpy.typing as npt
 from playvirtual import published
 from playvirtual.config.schema import Config
 from playvirtual.errors import InputError, unknown
+from playvirtual.messages import counted
 from playvirtual.published import hns as hns
-from playvirtual.study.text import counted
 
 FloatArray = npt.NDArray[np.float64]
 

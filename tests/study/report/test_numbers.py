@@ -10,14 +10,14 @@ from statistics import fmean, median, stdev
 
 import pytest
 
-from playvirtual.study.report import score_tables
-from playvirtual.study.report.ablation_tables import ablation_tables
-from playvirtual.study.report.analysis_tables import analysis_tables, complexity_table
 from playvirtual.study.report.completeness import listings, summary
 from playvirtual.study.report.records import collect, read
 from playvirtual.study.report.sections import Section, sections
 from playvirtual.study.report.statistics import Estimate
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables import score_tables
+from playvirtual.study.report.tables.ablation_tables import ablation_tables
+from playvirtual.study.report.tables.analysis_tables import analysis_tables, complexity_table
+from playvirtual.study.report.tables.table import Table
 from tests.study.untrained import write_run
 
 # Random play and the human player, as the paper prints them.

@@ -10,10 +10,11 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.figure import Figure
 
-from playvirtual.study.report import learning_curves, plots, score_tables
+from playvirtual.study.report import learning_curves, plots
 from playvirtual.study.report.plots import labels
 from playvirtual.study.report.records import collect
 from playvirtual.study.report.sections import Section, Setting, sections
+from playvirtual.study.report.tables import score_tables
 from tests.study.untrained import write_run
 
 LONG = "playvirtual, updates_per_step = 0.25, learning_rate = 0.0005"

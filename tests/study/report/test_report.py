@@ -18,7 +18,7 @@ from playvirtual.study.report.page import Page
 from playvirtual.study.report.records import collect
 from playvirtual.study.report.report import report
 from playvirtual.study.report.sections import sections
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 from tests.study.chromium import needs_chromium, open_page
 from tests.study.untrained import write_run
 

@@ -12,10 +12,10 @@ import pytest
 
 from playvirtual import published
 from playvirtual.config.build import build
-from playvirtual.study.report.ablation_tables import ablation_tables, paper_number
 from playvirtual.study.report.records import collect
-from playvirtual.study.report.score_tables import std_table
 from playvirtual.study.report.sections import sections
+from playvirtual.study.report.tables.ablation_tables import ablation_tables, paper_number
+from playvirtual.study.report.tables.score_tables import std_table
 from playvirtual.study.sweep.experiments import EXPERIMENTS, experiment, suite
 from playvirtual.study.sweep.grids import jobs
 from tests.study.untrained import write_run

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from playvirtual.messages import counted, plural
 from playvirtual.study.report.records import Problem, Record
 from playvirtual.study.report.sections import SUITE_OF, Section
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.scores import suite_tasks
 from playvirtual.study.settings import setting_name
-from playvirtual.study.text import counted, plural
 
 LISTED = 400  # lines of one list that the page shows; the rest is counted
 KINDS = {

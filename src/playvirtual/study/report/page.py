@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from playvirtual import files
 from playvirtual.study.report import plots
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 
 FOLDERS = {"tables": (".csv", ".md", ".tex"), "plots": (".png", ".svg")}
 TEMPLATES = Environment(

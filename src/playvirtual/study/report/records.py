@@ -11,6 +11,7 @@ from typing import Any, Literal
 from playvirtual import files
 from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
+from playvirtual.messages import plural
 from playvirtual.options import LARGEST_INT
 from playvirtual.runs import jsonl, stopped
 from playvirtual.runs.folder import RunFolder
@@ -18,7 +19,6 @@ from playvirtual.runs.stopped import Stopped
 from playvirtual.study.grid_record import GridRow, Grids
 from playvirtual.study.probes.records import probed_dynamics_mse
 from playvirtual.study.settings import changes
-from playvirtual.study.text import plural
 
 VIDEO_KINDS = (".mp4", ".gif", ".webm")
 LINES_NAMED = 5  # of the damaged lines of a file

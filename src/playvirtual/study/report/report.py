@@ -9,15 +9,16 @@ from pathlib import Path
 import matplotlib
 
 from playvirtual.errors import writing
-from playvirtual.study.report import completeness, learning_curves, plots, score_tables
-from playvirtual.study.report.ablation_tables import ablation_tables
-from playvirtual.study.report.analysis_tables import analysis_tables, complexity_table
+from playvirtual.messages import counted, duration
+from playvirtual.study.report import completeness, learning_curves, plots
 from playvirtual.study.report.page import Page
 from playvirtual.study.report.records import Problem, Record, collect
 from playvirtual.study.report.sections import Comparison, Section, sections
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables import score_tables
+from playvirtual.study.report.tables.ablation_tables import ablation_tables
+from playvirtual.study.report.tables.analysis_tables import analysis_tables, complexity_table
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.settings import setting_name
-from playvirtual.study.text import counted, duration
 
 TITLE = "Study report"
 

@@ -17,7 +17,7 @@ from playvirtual.config.build import method_changes, method_names
 from playvirtual.config.schema import PRESETS
 from playvirtual.study.report import statistics as st
 from playvirtual.study.report.records import Record
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.scores import FloatArray, hns, matrix, suite_tasks
 from playvirtual.study.settings import setting_name
 

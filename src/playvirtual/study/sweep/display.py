@@ -12,10 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from playvirtual.messages import counted, duration, plural
 from playvirtual.runs import jsonl
 from playvirtual.study.sweep.grids import Job
 from playvirtual.study.sweep.sweep import Display, Result
-from playvirtual.study.text import counted, duration, plural
 
 PLAIN_EVERY = 30.0  # seconds between two lines of progress without a terminal
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from playvirtual.messages import counted, duration
 from playvirtual.study.sweep.experiments import EXPERIMENTS, SUITE_NAMES, Experiment, suite
 from playvirtual.study.sweep.grids import Job, jobs
 from playvirtual.study.sweep.sweep import sort_out
 from playvirtual.study.sweep.time import Rate, Source, rates, steps_left
-from playvirtual.study.text import counted, duration
 
 
 def experiments_text() -> str:

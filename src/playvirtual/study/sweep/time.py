@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 from playvirtual import files
 from playvirtual.errors import InputError
+from playvirtual.messages import duration
 from playvirtual.runs import jsonl
 from playvirtual.study.sweep.grids import Job
-from playvirtual.study.text import duration
 
 ESTIMATE_EVERY = 5.0  # seconds between two estimates of a running sweep
 NAME = "sweep.json"  # in a run folder: the seconds of a run that one process made, including its start-up

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from playvirtual import published
+from playvirtual.messages import counted, duration
 from playvirtual.study.report import statistics as st
 from playvirtual.study.report.sections import Comparison, Section, Setting, paper_scores, paper_stds
 from playvirtual.study.report.statistics import Estimate
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.scores import PAPER_BASELINES, PAPER_METHODS, name_in_paper, suite_tasks
-from playvirtual.study.text import counted, duration
 
 WORLD_MODELS = {"simple": "SimPLe", "planet": "PlaNet", "dreamer": "Dreamer", "slac": "SLAC"}
 PAPER_STDS = {"spr_rerun": "Baseline, paper", "playvirtual": "PlayVirtual, paper"}

@@ -12,9 +12,9 @@ from playvirtual.config.build import method_names
 from playvirtual.study.probes.complexity import COUNTED_IN_PAPER, Size, parameters
 from playvirtual.study.probes.records import recorded
 from playvirtual.study.report.records import Record
-from playvirtual.study.report.score_tables import with_spread
 from playvirtual.study.report.sections import Section, by_preset
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.score_tables import with_spread
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.settings import folder_name
 
 

@@ -12,9 +12,9 @@ from playvirtual import published
 from playvirtual.config.build import action_kind, assemble, method_changes
 from playvirtual.config.record import to_dict
 from playvirtual.study.report import statistics as st
-from playvirtual.study.report.score_tables import interval
 from playvirtual.study.report.sections import Section, Setting, by_preset
-from playvirtual.study.report.tables import Table
+from playvirtual.study.report.tables.score_tables import interval
+from playvirtual.study.report.tables.table import Table
 from playvirtual.study.scores import matrix, suite_tasks
 from playvirtual.study.settings import changes
 from playvirtual.study.sweep.experiments import EXPERIMENTS, Experiment, Row
