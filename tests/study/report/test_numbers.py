@@ -182,7 +182,7 @@ def test_of_many_pairs_those_with_the_most_common_tasks_are_shown(tmp_path: Path
     assert {c.x.preset for c in compared[:7]} == {"paper", "reference"}
     table = score_tables.improvement_table(section, compared)
     assert table is not None
-    assert table.note.endswith("Left out: 7 pairs with the fewest common tasks.")
+    assert table.note.endswith("Left out: 7 pairs, none with more common tasks than the last.")
 
 
 def test_among_pairs_of_as_many_tasks_one_preset_and_playvirtual_come_first(

@@ -208,7 +208,7 @@ def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table
     note = "The probability that a run of the first scores higher than one of the second on the same task, ties half. "
     note += "Each pair is compared on the tasks that both have."
     if (left := len(_comparable(section)) - MAX_PAIRS) > 0:
-        note += f" Left out: {counted(left, 'pair')} with the fewest common tasks."
+        note += f" Left out: {counted(left, 'pair')}, none with more common tasks than the last."
     caption = f"{section.title}: probability of improvement"
     columns = ("pair", "tasks × runs", "probability", "reading")
     return Table(f"{section.key}-improvement", caption, columns, rows, note=note)
