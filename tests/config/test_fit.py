@@ -20,7 +20,7 @@ from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, val
 from playvirtual.config.record import from_dict, to_dict
 from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig
 from playvirtual.envs import factories
-from playvirtual.envs.registry import Look
+from playvirtual.envs.registry import Look, look
 from playvirtual.errors import InputError
 from playvirtual.options import option
 from playvirtual.study.settings import changes
@@ -122,6 +122,23 @@ class Paying(Dot):
         self.time += 1
         assert self.time <= 3, "no step follows the last one of an episode"
         return (*super().step(action)[:1], 0.5, self.time == 3, False, {})
+
+
+class OneStep(Dot):
+    """Every episode has one step, which pays 1; a step after its end pays 100."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.ended = False
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *_ = super().step(action)
+        reward, self.ended = (100.0 if self.ended else 1.0), True
+        return observation, reward, True, False, {}
+
+
+def test_random_play_begins_again_when_an_episode_has_ended() -> None:
+    assert set(look(factories.task_of(OneStep)).rewards) == {1.0}
 
 
 def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:

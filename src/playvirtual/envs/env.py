@@ -91,7 +91,9 @@ def to_native(action: npt.NDArray[np.generic], space: spaces.Space[Any]) -> Any:
         return int(space.start) + int(action)
     assert isinstance(space, spaces.Box)
     unit = (np.clip(action.astype(np.float64), -1, 1).reshape(space.shape) + 1) / 2
-    return (space.low + unit * (space.high.astype(np.float64) - space.low)).astype(space.dtype)
+    native = space.low + unit * (space.high.astype(np.float64) - space.low)
+    whole = np.issubdtype(space.dtype, np.integer)  # to the nearest one: cut off, it would hardly ever be the highest
+    return (np.rint(native) if whole else native).astype(space.dtype)
 
 
 def action_names(env: VectorEnv) -> tuple[str, ...]:

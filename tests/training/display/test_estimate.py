@@ -29,6 +29,13 @@ def test_environment_steps_are_counted_as_agent_steps() -> None:
     assert KNOWN.seconds(config) == pytest.approx(500 * 0.001 + 500 * 0.102)
 
 
+def test_a_run_that_ends_in_random_play_has_no_learning_steps() -> None:
+    config = build("toy/catch", steps=2_000, learning_starts=5_000, updates_per_step=0)
+    (line,) = estimate_lines(KNOWN, config, CPU)
+    assert "evaluations: 2,000 random steps at 1,000/s; measured" in line
+    assert KNOWN.seconds(config) == pytest.approx(2.0)
+
+
 def test_more_than_a_day_gets_advice() -> None:
     short, long = (build("toy/catch", steps=steps, updates_per_step=1) for steps in (2_000, 1_000_000))
     (line,) = estimate_lines(KNOWN, short, CPU)
