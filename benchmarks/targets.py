@@ -13,6 +13,7 @@ goes on where it was. A sweep of twelve runs is timed by results/run_queue.py. `
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ from typing import Any
 
 from script import Parser, new_file, one_of, run
 
+import playvirtual
 from playvirtual.bench.profiling import machine
 from playvirtual.device import resolve_device
 from playvirtual.errors import InputError
@@ -35,6 +37,7 @@ Figures = dict[str, float]  # by the name of a target
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
 REPEATS = 15
+SUFFIXES = (".py", ".cu", ".cuh")  # of what is measured
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ TARGETS = {
 }
 
 
-def playvirtual(*words: str, caches: Path) -> None:
+def run_command(*words: str, caches: Path) -> None:
     """Runs the command line in a process that keeps what it compiles in `caches`; raises if it fails."""
     environment = os.environ | dict.fromkeys(CACHES, str(caches))
     subprocess.run([sys.executable, "-m", "playvirtual", *words], check=True, env=environment, stdout=sys.stderr)
@@ -90,7 +93,7 @@ def playvirtual(*words: str, caches: Path) -> None:
 def bench(task: str, folder: Path, caches: Path) -> dict[str, Any]:
     """What `playvirtual bench` measures of a task."""
     path = folder / "bench.json"
-    playvirtual("bench", task, "--repeats", str(REPEATS), "--json", str(path), caches=caches)
+    run_command("bench", task, "--repeats", str(REPEATS), "--json", str(path), caches=caches)
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -112,8 +115,8 @@ def measure_cartpole(tasks: Tasks, folder: Path) -> Figures:
 def measure_rollouts(_tasks: Tasks, folder: Path) -> Figures:
     path = folder / "rollouts.json"
     script = Path(__file__).with_name("rollout_speed.py")
-    command = [sys.executable, str(script), "--M", "12,36", "--repeats", str(REPEATS), "--out", str(path)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    words = [sys.executable, str(script), "--M", "12,36", "--repeats", str(REPEATS), "--out", str(path)]
+    subprocess.run(words, check=True, stdout=sys.stderr)
     return rollout_figures(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -131,7 +134,7 @@ def rollout_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
 def measure_run(tasks: Tasks, folder: Path) -> Figures:
     began = time.monotonic()
     words = ("train", tasks.pong, "--seed", "1", "--quiet", *tasks.run)
-    playvirtual(*words, "--run-dir", str(folder / "run"), caches=folder / "caches")
+    run_command(*words, "--run-dir", str(folder / "run"), caches=folder / "caches")
     return {"pong run": time.monotonic() - began}
 
 
@@ -154,9 +157,15 @@ def table(figures: Figures) -> str:
     return Table("targets", "Targets", ("what", "target", "measured", "met"), rows).markdown()
 
 
+def code() -> str:
+    """Equal for two calls of the same sources: figures of different ones do not belong into one table."""
+    sources = sorted(path for path in Path(playvirtual.__file__).parent.rglob("*") if path.suffix in SUFFIXES)
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+
+
 def measured_before(out: Path, *, toys: bool) -> dict[str, Any]:
     """What the file has, or nothing yet; an `InputError` if it is of another machine or not this script's."""
-    here = asdict(machine(resolve_device("auto"))) | {"toys": toys}
+    here = asdict(machine(resolve_device("auto"))) | {"toys": toys, "code": code()}
     if not out.exists():
         return {"machine": here, "figures": {}}
     try:
@@ -167,7 +176,9 @@ def measured_before(out: Path, *, toys: bool) -> dict[str, Any]:
     if not isinstance(figures, dict):
         raise InputError(f"out: {str(out)!r} is not of this script; allowed: a new file or one that it has written")
     if there != here:
-        raise InputError(f"out: {str(out)!r} has figures of another machine or of toys; allowed: a new file")
+        raise InputError(
+            f"out: {str(out)!r} has figures of another machine, of other code or of toys; allowed: a new file"
+        )
     return content
 
 

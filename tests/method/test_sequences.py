@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,16 @@ def test_images_and_vectors_of_actions_keep_their_shapes() -> None:
 def test_too_few_entries_are_refused() -> None:
     with pytest.raises(ValueError, match=r"size: 3 is not allowed with K=4; allowed: at least 4 entries"):
         pv.sample_sequences(**ring(3, 20, 5), K=4, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("actions", [[0, 1]], "actions: a list is not allowed"),
+        ("observations", np.zeros(20), "observations: of shape (20,) is not allowed"),
+        ("dones", torch.zeros(20), "dones: of shape (20,) is not allowed"),
+    ],
+)
+def test_what_is_no_ring_buffer_of_environments_is_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        pv.sample_sequences(**ring(20, 20, 5) | {name: value}, K=2, batch_size=1)

@@ -35,6 +35,10 @@ def sample_sequences(
     `dones` says after which step an episode ended, terminated or truncated. With `next_observations` the last
     observation of an episode counts too; without, the states are those of K + 1 consecutive entries.
     """
+    for name, array in (("observations", observations), ("actions", actions), ("dones", dones)):
+        if len(getattr(array, "shape", ())) < 2:
+            kind = f"of shape {tuple(array.shape)}" if hasattr(array, "shape") else f"a {type(array).__name__}"
+            raise ValueError(f"{name}: {kind} is not allowed; allowed: arrays or tensors (capacity, environments, …)")
     capacity, environments = actions.shape[:2]
     entries = K if next_observations is not None else K + 1
     if size < entries:

@@ -198,6 +198,14 @@ def test_among_pairs_of_as_many_tasks_one_preset_and_playvirtual_come_first(
     assert ["playvirtual" in pair for pair in pairs[6:]] == [True, False, False]
 
 
+def test_settings_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for K in (12, 3, 8):
+        write_run(tmp_path / str(K), "dmc/cheetah-run", "playvirtual", 1, 500.0, K=K)
+    write_run(tmp_path / "spr", "dmc/cheetah-run", "spr", 1, 500.0)
+    (section,) = sections(collect([tmp_path])[0])
+    assert [setting.name for setting in section.runs] == ["spr", *(f"playvirtual, K = {K}" for K in (3, 8, 12))]
+
+
 def test_one_run_of_a_task_against_three_leaves_no_interval(tmp_path: Path) -> None:
     """The three runs could be drawn anew, the one cannot: what came of it would be the spread of one side alone."""
     for seed, score in enumerate((100.0, 300.0, 500.0), 1):

@@ -202,7 +202,7 @@ def improvement_plot(compared: Sequence[Comparison], section: Section) -> Figure
 def _draw_interval(axes: Axes, estimate: Estimate, place: float, colour: str) -> None:
     ends = [float(estimate.low), float(estimate.high)]
     axes.plot(ends, [place, place], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
-    axes.plot(float(estimate.point), place, "|", color=colour, ms=13, mew=2.4)
+    axes.plot(float(estimate.point), place, "|", color=colour, ms=13, mew=2.4, clip_on=False)  # whole at 0 and 1
 
 
 def write(figure: Figure, path: Path) -> str:

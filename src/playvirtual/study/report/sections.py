@@ -34,15 +34,27 @@ SAME_EXPERIMENT = frozenset(("precision", "eval_episodes", "eval_envs", "eval_ev
 RANGE = "score within the task's range here (0 the lowest run of any setting, 1 the highest)"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Setting:
-    """A method under a preset with its changed options, apart from changes that all runs of the section share."""
+    """A method under a preset with its changed options, apart from changes that all runs of the section share.
+
+    Settings are ordered by rank, and those of one rank by name, where numbers count as such: K = 3 before K = 12.
+    """
 
     rank: int
     name: str
     method: str
     preset: str
     changed: tuple[tuple[str, Any], ...]
+
+    def __lt__(self, other: Setting) -> bool:
+        return (self.rank, natural_order(self.name), self.name) < (other.rank, natural_order(other.name), other.name)
+
+
+def natural_order(text: str) -> tuple[str | float, ...]:
+    """What sorts texts as people do: words and numbers by turns."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return tuple(float(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 class Comparison(NamedTuple):
