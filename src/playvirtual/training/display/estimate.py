@@ -39,11 +39,11 @@ class Estimate:
 
     def seconds(self, config: Config, step: int = 0) -> float:
         """What is left of a run after `step` agent steps, without its evaluations."""
-        random, learning = steps_left(config, step)
+        random, learning = phases_left(config, step)
         return random * self.random_step + learning * self.learning_step(config)
 
 
-def steps_left(config: Config, step: int = 0) -> tuple[int, int]:
+def phases_left(config: Config, step: int = 0) -> tuple[int, int]:
     """The agent steps of random play and those of learning that are left of a run after `step` agent steps."""
     random = max(0, min(config.replay.learning_starts, config.agent_steps) - step)
     return random, config.agent_steps - step - random
@@ -114,7 +114,7 @@ def _timed(trainer: Trainer, work: Callable[[], object]) -> float:
 
 def estimate_lines(estimate: Estimate, config: Config, device: torch.device, step: int = 0) -> list[str]:
     """The time that is left, what it was measured from, and advice where it is more than a day."""
-    seconds, (random, learning) = estimate.seconds(config, step), steps_left(config, step)
+    seconds, (random, learning) = estimate.seconds(config, step), phases_left(config, step)
     phases = [f"{random:,} random steps at {_rate(estimate.random_step)}/s"] if random else []
     phases += [f"{learning:,} learning steps at {_rate(estimate.learning_step(config))}/s"] if learning else []
     update = f"{1e3 * estimate.update:.3g} ms" if estimate.update < 1 else f"{estimate.update:.3g} s"
