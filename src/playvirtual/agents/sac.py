@@ -72,17 +72,28 @@ class Sac:
         """Actions are vectors whose every dimension lies in [−1, 1]."""
         assert isinstance(config.agent, SacConfig)
         assert isinstance(action_space, BoxActions)
-        c, dims = config.agent, action_space.size
+        c = self.config = config.agent
         if {*action_space.low} != {-1.0} or {*action_space.high} != {1.0}:
             raise InputError(
                 f"task: the actions of {config.task!r} lie between {action_space.low} and {action_space.high}; "
                 "allowed: −1 and 1 in every dimension, the range of SAC's policy"
             )
-        self.config, self.device = c, torch.device(device)
-        self.generator, self.bf16 = generator, bf16
+        self.device, self.generator, self.bf16 = torch.device(device), generator, bf16
         self.observation_shape, self.action_space = observation_shape, action_space
-        self.target_entropy = -float(dims)
-        channels, image_size, _ = observation_shape
+        self.target_entropy = -float(action_space.size)
+        self._make_networks(config)
+        self.optimizers = self._make_optimizers()
+        self.clipped_adams = self._make_clipped_adams()
+        self.update_pattern = UpdatePattern(
+            actor=Every(c.actor_period), critic_target=Every(c.critic_target_period), momentum=Every(c.momentum_period)
+        )
+        self.schedules: Mapping[str, Callable[[int], float]] = {"lambda_cyc": lambda_cyc_schedule(config.objective)}
+        self._mean_critic_loss, self._mean_actor_loss = self.mean_critic_loss, self.mean_actor_loss
+        self._mean_auxiliary_loss = self.mean_auxiliary_loss
+
+    def _make_networks(self, config: Config) -> None:
+        c, dims = self.config, self.action_space.size
+        channels, image_size, _ = self.observation_shape
         crop_shape = (channels, c.crop_size, c.crop_size)
         convs = Convolutions(crop_shape, c.channels, c.kernel_sizes, c.strides)
         block = space_to_depth_size(convs.layers[0], crop_shape, self.device)
@@ -99,15 +110,6 @@ class Sac:
             self.objective = self._make_objective(config)
         self.temperature = Temperature(c.initial_temperature).to(self.device)
         self.log_alpha = self.temperature.log_alpha
-
-        self.optimizers = self._make_optimizers()
-        self.clipped_adams = self._make_clipped_adams()
-        self.update_pattern = UpdatePattern(
-            actor=Every(c.actor_period), critic_target=Every(c.critic_target_period), momentum=Every(c.momentum_period)
-        )
-        self.schedules: Mapping[str, Callable[[int], float]] = {"lambda_cyc": lambda_cyc_schedule(config.objective)}
-        self._mean_critic_loss, self._mean_actor_loss = self.mean_critic_loss, self.mean_actor_loss
-        self._mean_auxiliary_loss = self.mean_auxiliary_loss
 
     def _make_augment(self, image_size: int, block: int) -> RandomCrop | RandomShift:
         """The RL losses see random crops alone."""
