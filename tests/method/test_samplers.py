@@ -159,6 +159,15 @@ def test_actions_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     assert draw(DISCRETE, Returns(2, 3, 5), 2, 3, 5).shape == (2, 3, 5)
 
 
+def test_a_function_that_does_not_say_whether_it_sees_the_state_is_refused() -> None:
+    def zeros(seen: SamplerInput) -> Tensor:
+        return torch.zeros(seen.batch_size, seen.M, seen.K, dtype=torch.int64)
+
+    sampler: Any = zeros
+    with pytest.raises(TypeError, match=r"^sampler: <function .*zeros.*> is not allowed; allowed: .* `sees_state`"):
+        draw(DISCRETE, sampler, 2, 3, 5)
+
+
 class PolicyGuided:
     """Rolls the policy out by the forward model; remembers what it saw."""
 

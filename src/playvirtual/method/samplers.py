@@ -56,6 +56,16 @@ class Sampler(Protocol):
         ...
 
 
+def checked_sampler(sampler: Sampler) -> Sampler:
+    """The same sampler; raises a TypeError for what does not say whether it sees the state, as a plain function."""
+    if not callable(sampler) or not hasattr(sampler, "sees_state"):
+        raise TypeError(
+            f"sampler: {sampler!r} is not allowed; allowed: what is called with a SamplerInput and has `sees_state`, "
+            "True or False"
+        )
+    return sampler
+
+
 class Uniform:
     """The paper's default: every action is an independent uniform draw from the action space."""
 

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from playvirtual.method.actions import action_space
 from playvirtual.method.dynamics import Dynamics, RolloutBatch, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance
-from playvirtual.method.samplers import PolicyFunction, Sampler, SamplerInput, Uniform, check_nonnegative
+from playvirtual.method.samplers import (
+    PolicyFunction,
+    Sampler,
+    SamplerInput,
+    Uniform,
+    check_nonnegative,
+    checked_sampler,
+)
 
 CONSTRAINTS = ("end", "every")
 
@@ -112,7 +119,7 @@ class VirtualTrajectories(nn.Module):
         self.actions = action_space(actions)
         self.K, self.M = K, M
         self.d, self.every_step, self.train_forward = distance, constraint == "every", train_forward
-        self.sampler = Uniform() if sampler is None else sampler
+        self.sampler = Uniform() if sampler is None else checked_sampler(sampler)
         self.i_end, self.lambda_cyc_max = i_end, lambda_cyc_max
 
     def lambda_cyc(self, step: Tensor | float) -> Tensor:
