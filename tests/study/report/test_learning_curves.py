@@ -35,13 +35,13 @@ def write(
     write_run(run, task, method, seed, 0.0, **options)
     lines = [json.dumps({"step": step, "mean": mean, "returns": [mean]}) + "\n" for step, mean in evaluations]
     (run / "evaluations.jsonl").write_text("".join(lines))
-    cyc = 0.5 if method == "playvirtual" else 0.0
+    pred, cyc = (0.0 if method == "rl" else 1.0), (0.5 if method == "playvirtual" else 0.0)
     metrics = [
         {
             "step": step,
             "return": 10.0 + step / 1000,
             "loss_rl": 2.0,
-            "loss_pred": 1.0,
+            "loss_pred": pred,
             "loss_cyc": cyc,
             "lambda_cyc": 0.1,
         }
@@ -123,15 +123,17 @@ def test_a_section_without_a_finished_run_has_curves(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "plots" / "toy-losses.png").exists()
 
 
-def test_losses_stand_beside_returns_and_a_method_without_cycles_has_no_lambda(tmp_path: Path) -> None:
+def test_losses_stand_beside_returns_and_only_of_methods_that_have_them(tmp_path: Path) -> None:
+    """RL predicts nothing, and SPR has no cycles: their logs have zeros, which are no losses."""
+    write(tmp_path / "r", "rl", 1, whole())
     write(tmp_path / "a", "spr", 1, whole())
     write(tmp_path / "b", "playvirtual", 1, whole())
     figure = learning_curves.loss_plot(only_section(tmp_path))
     assert figure is not None
     drawn = {axes.get_title(): len(axes.lines) for axes in figure.axes}
     assert drawn == {
-        "return, evaluations": 2,
-        "RL loss": 2,
+        "return, evaluations": 3,
+        "RL loss": 3,
         "prediction loss, Eq. 2": 2,
         "cycle loss, Eq. 4": 1,
         "λ_cyc": 1,

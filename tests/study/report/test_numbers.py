@@ -151,9 +151,11 @@ def test_probability_of_improvement_counts_pairs_of_runs(atari: Section) -> None
     assert float(comparison.estimate.point) == pytest.approx(fmean(chances))
     table = score_tables.improvement_table(atari, [comparison])
     assert table is not None
-    assert table.rows[0][:2] == ("playvirtual over spr", "3 × 3")
+    assert table.rows[0][:2] == ("playvirtual over spr", "3 × 3 and 4")
     assert point(table.rows[0][2]) == pytest.approx(fmean(chances), abs=6e-4)
     assert table.rows[0][3] == "not told apart by these runs"
+    assert "Two numbers of runs are those of the first and of the second." in table.note
+    assert table.note.endswith("Left out, because other tasks of the setting have fewer seeds: runs of playvirtual.")
 
 
 def test_a_pair_is_compared_on_the_tasks_that_both_have(atari: Section) -> None:
@@ -216,7 +218,8 @@ def test_one_run_of_a_task_against_three_leaves_no_interval(tmp_path: Path) -> N
     assert [float(value) for value in comparison.estimate] == [pytest.approx(2 / 3)] * 3
     table = score_tables.improvement_table(section, [comparison])
     assert table is not None
-    assert table.rows == [("playvirtual over spr", "1 × 1", "0.667", "one run of a task: no interval")]
+    assert table.rows == [("playvirtual over spr", "1 × 1 and 3", "0.667", "one run of a task: no interval")]
+    assert "Left out" not in table.note
 
 
 def test_the_aggregates_of_an_unfinished_suite_are_of_the_most_tasks_that_settings_share(tmp_path: Path) -> None:
@@ -316,6 +319,13 @@ def test_scores_are_means_and_sample_deviations_over_all_seeds(atari: Section) -
     assert {
         game: max((m for m in SCORES if game in SCORES[m]), key=lambda m: fmean(SCORES[m][game])) for game in ENDS
     } == bold
+
+
+def test_a_score_beside_which_no_other_stands_is_not_bold(tmp_path: Path) -> None:
+    for method, task in (("spr", "cheetah-run"), ("spr", "walker-walk"), ("playvirtual", "cheetah-run")):
+        write_run(tmp_path / f"{method}-{task}", f"dmc/{task}", method, 1, 500.0 if method == "spr" else 400.0)
+    table = score_tables.score_table(sections(collect([tmp_path])[0])[0])
+    assert {(table.rows[r][0], table.columns[c]) for r, c in table.strong} == {("cheetah-run", "spr")}
 
 
 def test_a_minus_sign_is_one_in_every_table() -> None:

@@ -146,6 +146,8 @@ def _metrics(run: Record) -> dict[str, Curve]:
     """Name → curve of the losses and λ_cyc in metrics.jsonl."""
     lines = jsonl.lines(run.path, "metrics")
     found = {name: [(m["step"], float(m[name])) for m in lines if files.is_number(m.get(name))] for name in LOSS_NAMES}
+    if not any(value for _, value in found["loss_pred"]):  # zeros of RL, which predicts nothing
+        found |= {"loss_pred": []}
     if not any(value for _, value in found["loss_cyc"]):  # SPR and RL have no cycle, whose weight would mean nothing
         found |= {"loss_cyc": [], "lambda_cyc": []}
     return {name: thinned(curve) for name, curve in found.items() if curve}

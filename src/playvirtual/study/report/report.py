@@ -122,7 +122,8 @@ def _findings(section: Section, compared: Sequence[Comparison]) -> list[str]:
             continue
         outcome = f"{x} {words} {y}" if words else f"these runs do not tell {x} and {y} apart"
         chance = score_tables.interval(comparison.estimate, digits=2)
-        extent = f"{counted(comparison.tasks, 'task')} with {comparison.runs} runs each"
+        each = " each" if comparison.each[0] == comparison.each[1] else ""
+        extent = f"{counted(comparison.tasks, 'task')} with {comparison.runs_shown} runs{each}"
         found.append(f"{section.title}: {outcome}; probability of improvement {chance} on {extent}.")
     return found
 

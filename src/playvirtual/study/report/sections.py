@@ -58,13 +58,23 @@ def natural_order(text: str) -> tuple[str | float, ...]:
 
 
 class Comparison(NamedTuple):
-    """The probability that a run of X beats one of Y, the number of tasks, and the smaller number of runs of a task."""
+    """The probability that a run of X beats one of Y, the number of tasks, and the runs of a task of X and of Y."""
 
     x: Setting
     y: Setting
     estimate: st.Estimate
     tasks: int
-    runs: int
+    each: tuple[int, int]
+
+    @property
+    def runs(self) -> int:
+        """The smaller number of runs of a task."""
+        return min(self.each)
+
+    @property
+    def runs_shown(self) -> str:
+        """As in "3", or "3 and 4" where X has three and Y four."""
+        return " and ".join(map(str, dict.fromkeys(self.each)))
 
 
 @dataclass(frozen=True)

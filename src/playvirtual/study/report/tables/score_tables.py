@@ -62,7 +62,7 @@ def score_table(section: Section) -> Table:
         own = [section.scores(setting, task) for setting in section.runs]
         best = max((float(np.mean(values)) for values in own if values), default=0.0)
         for c, values in enumerate(own, 1 + len(cells)):
-            if values and len(own) > 1 and float(np.mean(values)) == best:
+            if values and sum(map(bool, own)) > 1 and float(np.mean(values)) == best:
                 strong.add((r, c))
         rows.append((name or task, *cells, *map(_seeds, own)))
     columns = ("task", *quiet, *(setting.name for setting in section.runs))
@@ -167,11 +167,10 @@ def pairs(section: Section) -> list[Comparison]:
     compared = []
     for x, y, tasks in _comparable(section)[:MAX_PAIRS]:
         ours, theirs = section.score_matrix(x, tasks), section.score_matrix(y, tasks)
-        runs = min(len(ours), len(theirs))
         estimate = st.bootstrap(st.probability_of_improvement, ours, theirs)
-        if runs < 2:  # the runs of the other side alone would be drawn anew
+        if min(len(ours), len(theirs)) < 2:  # the runs of the other side alone would be drawn anew
             estimate = Estimate(*[estimate.point] * 3)
-        compared.append(Comparison(x, y, estimate, len(tasks), runs))
+        compared.append(Comparison(x, y, estimate, len(tasks), (len(ours), len(theirs))))
     return compared
 
 
@@ -203,15 +202,30 @@ def improvement_table(section: Section, compared: Sequence[Comparison]) -> Table
     if not compared:
         return None
     rows = [
-        (f"{c.x.name} over {c.y.name}", f"{c.tasks} × {c.runs}", interval(c.estimate), verdict(c)) for c in compared
+        (f"{c.x.name} over {c.y.name}", f"{c.tasks} × {c.runs_shown}", interval(c.estimate), verdict(c))
+        for c in compared
     ]
     note = "The probability that a run of the first scores higher than one of the second on the same task, ties half. "
     note += "Each pair is compared on the tasks that both have."
+    if any(c.each[0] != c.each[1] for c in compared):
+        note += " Two numbers of runs are those of the first and of the second."
+    if beyond := _with_more_seeds(section, compared):
+        note += f" Left out, because other tasks of the setting have fewer seeds: runs of {'; '.join(beyond)}."
     if (left := len(_comparable(section)) - MAX_PAIRS) > 0:
         note += f" Left out: {counted(left, 'pair')}, none with more common tasks than the last."
     caption = f"{section.title}: probability of improvement"
     columns = ("pair", "tasks × runs", "probability", "reading")
     return Table(f"{section.key}-improvement", caption, columns, rows, note=note)
+
+
+def _with_more_seeds(section: Section, compared: Sequence[Comparison]) -> list[str]:
+    """The settings that have more runs of some tasks of a pair than are compared."""
+    found: dict[str, None] = {}
+    for c in compared:
+        for setting, runs in zip((c.x, c.y), c.each, strict=True):
+            if any(len(section.scores(setting, task)) > runs for task in section.shared_tasks(c.x, c.y)):
+                found[setting.name] = None
+    return list(found)
 
 
 def verdict(comparison: Comparison) -> str:
