@@ -11,7 +11,7 @@ same task, preset and seed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,21 +55,38 @@ def pairs() -> Iterator[tuple[Path, Path]]:
             yield run, setting.with_name(setting.name.replace("playvirtual", "spr")) / run.name
 
 
+def rows() -> Iterator[tuple[str, str, str, Window, float]]:
+    """Family, run and name of the window, what is found in it, and L_pred of `spr`, which may be NaN."""
+    for run, baseline in pairs():
+        family, _, task = run.parent.parent.name.partition("-")
+        for name, (first, last) in WINDOWS.items():
+            base = window(baseline, first, last).pred if baseline.exists() else float("nan")
+            yield family, f"{task}, {run.parent.name}, {run.name}", name, window(run, first, last), base
+
+
+def ranges(found: Sequence[tuple[str, str, str, Window, float]]) -> Iterator[str]:
+    """The lowest and highest share of each family and window, and how the last L_pred of both methods compare."""
+    for family in ("atari", "dmc"):
+        for name in WINDOWS:
+            windows = [window for chosen, _, place, window, _ in found if (chosen, place) == (family, name)]
+            losses, norms = ([getattr(w, share) for w in windows] for share in ("loss_share", "norm_share"))
+            line = f"{family}, {name}, {len(windows)} runs: L_cyc / L_pred {min(losses):.2f} to {max(losses):.2f}"
+            yield line + ("" if np.isnan(norms[0]) else f", norms {min(norms):.2f} to {max(norms):.2f}")
+    last = [(window.pred, base) for *_, name, window, base in found if name == [*WINDOWS][-1] and not np.isnan(base)]
+    lower = sum(own < base for own, base in last)
+    yield f"L_pred is lower than that of `spr` in {lower} of {len(last)} pairs at the end"
+
+
 def main() -> None:
-    """Prints a table of Markdown, a row for each run and window, then how the losses of both methods compare."""
+    """Prints a table of Markdown, a row for each run and window, and the ranges."""
+    found = list(rows())
     print("| run | steps | L_pred | of `spr` | L_cyc | L_cyc / L_pred | norm of b's gradient / h's |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    lower = compared = 0
-    for run, baseline in pairs():
-        for name, (first, last) in WINDOWS.items():
-            found = window(run, first, last)
-            base = window(baseline, first, last).pred if baseline.exists() else np.nan
-            figures = (found.pred, base, found.cyc, found.loss_share, found.norm_share)
-            shown = " | ".join("—" if np.isnan(value) else f"{value:.3f}" for value in figures)
-            print(f"| {run.parent.parent.name.partition('-')[2]}, {run.parent.name}, {run.name} | {name} | {shown} |")
-        compared += not np.isnan(base)
-        lower += found.pred < base
-    print(f"\nL_pred is lower than that of `spr` in {lower} of {compared} pairs over the last window.")
+    for _, run, name, own, base in found:
+        figures = (own.pred, base, own.cyc, own.loss_share, own.norm_share)
+        shown = " | ".join("—" if np.isnan(value) else f"{value:.3f}" for value in figures)
+        print(f"| {run} | {name} | {shown} |")
+    print("\n" + "\n".join(ranges(found)))
 
 
 if __name__ == "__main__":
