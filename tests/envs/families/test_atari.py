@@ -132,6 +132,23 @@ def test_the_frame_limit_truncates(settings):
     envs.close()
 
 
+@pytest.mark.parametrize("limit", [40, 43])  # no action is begun that would pass the limit
+def test_the_last_frame_before_the_limit_is_that_of_a_game_without_it(settings, limit):
+    """What follows a truncated episode is bootstrapped from this frame."""
+    limited = make("atari/pong", 1, training=True, config=settings(max_episode_frames=limit))
+    unlimited = make("atari/pong", 1, training=True, config=settings())
+    for seed in (3, 4):
+        for envs in (limited, unlimited):
+            envs.reset([0], [seed])
+        for action in np.random.default_rng(seed).integers(6, size=(10, 1)):
+            ours, whole = limited.step(action), unlimited.step(action)
+            assert np.array_equal(ours.frames, whole.frames)
+        assert ours.done[0]
+        assert not whole.done[0]
+    limited.close()
+    unlimited.close()
+
+
 def test_an_environment_that_is_done_stays_as_it_is_while_the_others_play(settings):
     envs = make("atari/breakout", 2, training=True, config=settings(max_episode_frames=40))
     alone = make("atari/breakout", 1, training=True, config=settings(max_episode_frames=40))

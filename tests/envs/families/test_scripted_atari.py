@@ -22,7 +22,6 @@ class Answer(NamedTuple):
     lives: int
     score: float = 0.0
     over: bool = False
-    out_of_time: bool = False
 
 
 # Three lives: one is won, two are lost one after the other, the last ends the game.
@@ -56,12 +55,12 @@ class Emulator:
     def recv(self) -> tuple[Any, ...]:
         answer = self.game[self.time]
         self.time += 1
-        flags = (np.array([flag]) for flag in (answer.over, answer.out_of_time))
+        flags = np.array([answer.over]), np.array([False])
         return self._screen(), np.array([answer.score]), *flags, {"lives": np.array([answer.lives])}
 
     def _screen(self) -> Any:
         size = (self.options["img_height"], self.options["img_width"])
-        screen = np.full((1, 1, *size), 100 * (self.seeds[-1] % 2) + self.time, np.uint8)
+        screen = np.full((1, 1, *size), (100 * (self.seeds[-1] % 2) + self.time) % 256, np.uint8)
         return screen if self.options["grayscale"] else COLOURS[: size[0], : size[1]][None, None]
 
     def close(self) -> None:
@@ -100,7 +99,7 @@ def test_what_the_emulator_is_asked_for(emulators: list[Emulator]) -> None:
         "repeat_action_probability": 0.0,
         "full_action_space": False,
         "continuous": False,
-        "max_num_frames_per_episode": 108_000,
+        "max_num_frames_per_episode": 2**31 - 1,  # none of its own
         "img_height": 84,
         "img_width": 84,
         "grayscale": True,
@@ -118,16 +117,31 @@ def test_what_the_emulator_is_asked_for(emulators: list[Emulator]) -> None:
         assert {name: emulator.options[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("frames", "limit"), [(0, 108_000), (5_000, 5_000)])
-def test_how_options_reach_the_emulator(emulators: list[Emulator], frames: int, limit: int) -> None:
-    changes = {"max_episode_frames": frames, "action_repeat": 3, "image_size": 64, "grayscale": False}
+@pytest.mark.parametrize(("frames", "repeat", "actions"), [(0, 4, 27_000), (50, 3, 16), (2, 4, 1)])
+def test_an_episode_has_the_actions_that_fit_into_its_frames(
+    monkeypatch: pytest.MonkeyPatch, frames: int, repeat: int, actions: int
+) -> None:
+    """No-ops at the start do not count; the limit is done and not terminated, in every episode anew."""
+    monkeypatch.setattr(Emulator, "game", [Answer(3)] * (actions + 1))
+    config = build("atari/pong", max_episode_frames=frames, action_repeat=repeat).environment
+    env = make("atari/pong", 1, training=True, config=config)
+    for seed in (1, 2):
+        env.reset([0], [seed])
+        steps = [env.step(np.array([0])) for _ in range(actions)]
+        assert [bool(step.done[0]) for step in steps] == [False] * (actions - 1) + [True]
+        assert not any(step.terminated[0] for step in steps)
+    env.close()
+
+
+def test_how_options_reach_the_emulator(emulators: list[Emulator]) -> None:
+    changes = {"action_repeat": 3, "image_size": 64, "grayscale": False}
     env = make("atari/pong", 1, training=True, config=build("atari/pong", **changes).environment)
     assert env.frame_shape == (3, 64, 64)
     frame = env.reset([0], [0])[0]
     assert np.array_equal(frame[1], COLOURS[:64, :64, 1])
     assert np.array_equal(frame[2], COLOURS[:64, :64, 2])
-    names = ("max_num_frames_per_episode", "frameskip", "img_height", "img_width", "grayscale")
-    assert [emulators[0].options[name] for name in names] == [limit, 3, 64, 64, False]
+    names = ("frameskip", "img_height", "img_width", "grayscale")
+    assert [emulators[0].options[name] for name in names] == [3, 64, 64, False]
 
 
 def test_in_training_a_lost_life_is_terminated_and_the_game_goes_on(emulators: list[Emulator]) -> None:
@@ -160,12 +174,12 @@ def test_otherwise_only_the_end_of_the_game_is_terminated(training: bool) -> Non
 
 def test_a_game_played_on_without_lives_and_one_out_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drop to 0 lives is neither a lost life nor the end; a time limit is done and not terminated."""
-    monkeypatch.setattr(Emulator, "game", [Answer(0), Answer(0, 3), Answer(2), Answer(1, out_of_time=True)])
-    steps = play(training=True)
+    monkeypatch.setattr(Emulator, "game", [Answer(0), Answer(0, 3), Answer(2), Answer(1)])
+    steps = play(training=True, max_episode_frames=16)
     assert [bool(step.terminated[0]) for step in steps] == [False, False, False, True]  # the life lost at the end
     assert [bool(step.done[0]) for step in steps] == [False, False, False, True]
-    monkeypatch.setattr(Emulator, "game", [Answer(3), Answer(3, 2, out_of_time=True)])
-    steps = play(training=True)
+    monkeypatch.setattr(Emulator, "game", [Answer(3), Answer(3, 2)])
+    steps = play(training=True, max_episode_frames=8)
     assert [bool(step.terminated[0]) for step in steps] == [False, False]
     assert [bool(step.done[0]) for step in steps] == [False, True]
 

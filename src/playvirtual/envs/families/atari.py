@@ -48,6 +48,7 @@ ATARI_100K = (
 # The ROMs of these games have no mode for one player.
 TWO_PLAYERS_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
 ALE_MAX_FRAMES = 108_000  # half an hour of play: 27,000 actions of 4 frames
+NO_LIMIT = 2**31 - 1  # the most frames that the emulator can be told
 NOOP_LIMIT = 31  # the emulator draws 0 … NOOP_LIMIT − 1 no-ops at a reset
 RENDER_SCALE = 2
 
@@ -65,6 +66,7 @@ class Atari:
 
     A frame is the maximum over the last two of the `action_repeat` screens, reduced by area. With
     `life_loss_is_terminal` a lost life is `terminated` but not `done`; without it only the end of a game is terminated.
+    An episode is truncated before an action that would pass `max_episode_frames`, no-ops not counted.
 
     Every environment has an emulator with a thread of its own: one vectorised emulator for all would step every game at
     every call, also those that are done, and few games of an evaluation are as long as the longest.
@@ -77,6 +79,7 @@ class Atari:
         self._emulators = [_make_emulator(game, config) for _ in range(num_envs)]
         self._max_busy = min(num_envs, own_cores())  # emulators that compute at the same time
         self._game, self._action_repeat = game, config.action_repeat
+        self._max_actions = max(1, (config.max_episode_frames or ALE_MAX_FRAMES) // config.action_repeat)
         self._replays: dict[int, ColorReplay] = {}  # of the environments that have been rendered
         self._episodes = [Episode(0, 0, [])] * num_envs
         channels = 1 if config.grayscale else 3
@@ -126,14 +129,14 @@ class Atari:
 
     def _receive(self, index: int) -> None:
         """Waits for the result of the action that was sent to one emulator."""
-        screen, score, ended, timed_out, info = self._emulators[index].recv()
+        screen, score, ended, _, info = self._emulators[index].recv()
         before, lives = self._lives[index], info["lives"][0]
         # The reference protocol's definition of a lost life: fewer lives than before, and some left.
         lost = self._life_loss_is_terminal and 0 < lives < before
         self._frames[index] = _channels_first(screen)
         self._rewards[index] = score[0]
         self._terminated[index] = ended[0] or lost
-        self._done[index] = ended[0] or timed_out[0]
+        self._done[index] = ended[0] or len(self._episodes[index].actions) >= self._max_actions
         self._lives[index] = lives
 
     def render(self, index: int) -> Frames:
@@ -154,7 +157,9 @@ def _make_emulator(game: str, config: EnvironmentConfig) -> Any:
         game,
         1,
         num_threads=1,
-        max_num_frames_per_episode=config.max_episode_frames or ALE_MAX_FRAMES,
+        # The limit is kept by the caller: the emulator's own ends an action before it looks at the last screens, and
+        # gives a frame of older ones, from which the return would be bootstrapped.
+        max_num_frames_per_episode=NO_LIMIT,
         img_height=config.image_size,
         img_width=config.image_size,
         grayscale=config.grayscale,
