@@ -108,8 +108,9 @@ def test_a_run_that_was_given_a_gpu_does_not_fall_back_to_the_cpu(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_module.resolve_device("auto").type == "cpu"
     monkeypatch.setenv(device_module.GPU_EXPECTED, "1")
-    with pytest.raises(pv.RunError, match=r"^device: the sweep gave this run a GPU, but PyTorch sees none"):
-        device_module.resolve_device("auto")
+    for name in ("auto", "cuda"):  # not an InputError, after which the sweep would not try the run again
+        with pytest.raises(pv.RunError, match=r"^device: the sweep gave this run a GPU, but PyTorch sees none"):
+            device_module.resolve_device(name)
     assert device_module.resolve_device("cpu").type == "cpu"
 
 

@@ -48,9 +48,9 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
     name = str(device)
     check_device_name(name)
+    if name != "cpu" and os.environ.get(GPU_EXPECTED) and not torch.cuda.is_available():
+        raise RunError("device: the sweep gave this run a GPU, but PyTorch sees none; did it or MPS fail?")
     if name == "auto":
-        if not torch.cuda.is_available() and os.environ.get(GPU_EXPECTED):
-            raise RunError("device: the sweep gave this run a GPU, but PyTorch sees none; did it or MPS fail?")
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda"):
         count = torch.cuda.device_count()

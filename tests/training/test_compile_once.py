@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+import playvirtual
 from playvirtual.config.build import build
 from playvirtual.training import compile_once as module
 from playvirtual.training.compile_once import compile_once, key_of
@@ -114,6 +118,20 @@ def test_keys_are_equal_for_other_seeds_and_not_for_other_shapes() -> None:
     assert keys["one"] == keys["seed"]
     assert len({keys["one"], keys["batch"], keys["K"]}) == 3
     assert key_of("a", "bc") != key_of("ab", "c")
+
+
+@pytest.mark.slow
+def test_sources_that_differ_are_compiled_anew(tmp_path: Path) -> None:
+    """What is marked as compiled in a cache is of the version that compiled it."""
+    shutil.copytree(Path(playvirtual.__file__).parent, tmp_path / "playvirtual")
+    changed = tmp_path / "playvirtual" / "agents" / "losses.py"
+    found = []
+    for more in ("", "", "# another version\n"):
+        changed.write_text(changed.read_text(encoding="utf-8") + more, encoding="utf-8")
+        code = "from playvirtual.training.compile_once import sources; print(sources())"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        found.append(subprocess.check_output([sys.executable, "-c", code], env=environment, timeout=HANG))
+    assert found[0] == found[1] != found[2]
 
 
 def _key(**settings: object) -> str:

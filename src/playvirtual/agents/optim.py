@@ -25,9 +25,22 @@ def make_adam(
     )
 
 
+@torch.no_grad()
 def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
-    """Loads another Adam's `state_dict`, except for `capturable`, which depends on the device."""
+    """Loads another Adam's `state_dict`, except for `capturable`, which depends on the device.
+
+    Moments and step counts that this Adam has are written in place, since a CUDA graph knows them by their addresses.
+    """
     own = [group["capturable"] for group in adam.param_groups]
+    kept = dict(adam.state)
     adam.load_state_dict(dict(state))
     for group, capturable in zip(adam.param_groups, own, strict=True):
         group["capturable"] = capturable
+    for parameter, tensors in kept.items():
+        loaded = adam.state[parameter]
+        for name, tensor in tensors.items():
+            if name in loaded:
+                tensor.copy_(loaded[name])
+            else:  # of an Adam before its first step
+                tensor.zero_()
+        adam.state[parameter] = tensors

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from playvirtual.messages import logger
@@ -19,6 +20,13 @@ LONGEST_WAIT = 600.0  # seconds; a process that compiles for longer than this is
 def key_of(*facts: object) -> str:
     """A file name that stands for compiled code: equal for two processes whose facts print alike."""
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:24]
+
+
+@cache
+def sources() -> str:
+    """Equal for two processes with the same sources of this package, of which any may be compiled."""
+    package = Path(__file__).parents[1]
+    return key_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(package.rglob("*.py"))))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
 from playvirtual.runs.warm_start import check_init_from, load_initial_weights
 from playvirtual.training.clock import Clock
-from playvirtual.training.compile_once import key_of
+from playvirtual.training.compile_once import key_of, sources
 from playvirtual.training.evaluation import Evaluator, Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions
@@ -88,7 +88,9 @@ class Trainer:
         """Equal for runs whose updates compile to the same code, such as those of another seed or another game."""
         c, env, replay = self.config, self.env, self.replay
         shapes = (env.observation_shape, env.action_space, replay.capacity, c.environment)
-        return key_of(torch.__version__, c.agent, c.objective, c.precision, *shapes)
+        learned = (c.agent, c.objective, c.precision, bool(c.encoder_from))  # a pretrained encoder has no gradients
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        return key_of(torch.__version__, sources(), gpu, *learned, *shapes)
 
     def train(self, steps: int | None = None, after_step: Callable[[], object] = _do_nothing) -> None:
         """Takes `steps` agent steps, by default all that are left, each with the updates that are due.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from playvirtual.kernels.hopper.cuda_module import CudaError, CudaModule, compiled, has_compiler
+from playvirtual.kernels.hopper.cuda_module import CompilerError, CudaError, CudaModule, compiled, has_compiler
+from playvirtual.messages import logger
 
 SHARED = 232_448  # bytes of shared memory that a block may have
 
@@ -41,7 +43,15 @@ class Kernel(Protocol):
 
 def supported(device: torch.device) -> bool:
     """Whether it is a Hopper GPU and kernels can be compiled."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and has_compiler()
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and _has_compiler()
+
+
+@cache
+def _has_compiler() -> bool:
+    if not has_compiler():
+        logger.warning("NVRTC, CUDA's compiler that comes with PyTorch, was not found: slower kernels are used")
+        return False
+    return True
 
 
 def fits(kernel: Kernel, device: torch.device) -> bool:
@@ -67,9 +77,17 @@ def _module(_name: str, kernel: Kernel, _device: int) -> CudaModule:
 
 @cache
 def _fits(name: str, kernel: Kernel, device: int) -> bool:
+    return at_all(name, lambda: _module(name, kernel, device).resident(name, kernel.threads, kernel.shared) > 0)
+
+
+def at_all(name: str, fits: Callable[[], bool]) -> bool:
+    """Whether it `fits`; a kernel that the compiler refuses does not, which is said, and slower ones are used then."""
     try:
-        return _module(name, kernel, device).resident(name, kernel.threads, kernel.shared) > 0
-    except CudaError:
+        return fits()
+    except CompilerError as error:
+        logger.warning(f"{name}: the kernel for Hopper GPUs is not compiled, slower ones are used ({error})")
+        return False
+    except CudaError:  # it wants more of an SM than there is
         return False
 
 
@@ -81,8 +99,12 @@ def source(
     if columns:
         own_products = products(columns, transposed=transposed)
     values = "".join(f"constexpr int {key} = {value};\n" for key, value in constants.items())
-    parts = [(folder / "hopper.cuh").read_text(), values, own_products]
-    return "".join([*parts, (folder / name).read_text()])
+    parts = [_read(folder / "hopper.cuh"), values, own_products]
+    return "".join([*parts, _read(folder / name)])
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")  # whatever the locale says
 
 
 def products(columns: int, *, transposed: bool = False) -> str:

@@ -20,6 +20,10 @@ class CudaError(RuntimeError):
     """A call of the driver or of the compiler failed."""
 
 
+class CompilerError(CudaError):
+    """The compiler is not there, or refuses a source."""
+
+
 class CudaModule:
     """The kernels of one source, on the device that is current when it is made."""
 
@@ -107,8 +111,8 @@ def _compile(source: str, architecture: str) -> bytes:
         options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
         try:
             _nvrtc("nvrtcCompileProgram", program, len(options), (c_char_p * len(options))(*options))
-        except CudaError as error:
-            raise CudaError(f"{error}\n{_read(program, 'nvrtcGetProgramLog').decode(errors='replace')}") from None
+        except CompilerError as error:
+            raise CompilerError(f"{error}\n{_read(program, 'nvrtcGetProgramLog').decode(errors='replace')}") from None
         return _read(program, "nvrtcGetCUBIN")
     finally:
         _nvrtc("nvrtcDestroyProgram", byref(program))
@@ -143,10 +147,10 @@ def _nvrtc_version() -> str:
 def _nvrtc(name: str, *arguments: object) -> None:
     library = _nvrtc_library()
     if library is None:
-        raise CudaError("NVRTC, CUDA's compiler that comes with PyTorch, was not found")
+        raise CompilerError("NVRTC, CUDA's compiler that comes with PyTorch, was not found")
     if code := getattr(library, name)(*arguments):
         library.nvrtcGetErrorString.restype = c_char_p
-        raise CudaError(f"{name}: {library.nvrtcGetErrorString(code).decode()}")
+        raise CompilerError(f"{name}: {library.nvrtcGetErrorString(code).decode()}")
 
 
 @cache

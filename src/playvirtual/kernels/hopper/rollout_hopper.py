@@ -17,7 +17,7 @@ from torch import Tensor
 
 from playvirtual import kernels
 from playvirtual.kernels import hopper
-from playvirtual.kernels.hopper.cuda_module import CudaError, CudaModule, compiled, has_compiler
+from playvirtual.kernels.hopper.cuda_module import CudaModule, compiled
 from playvirtual.kernels.hopper.gradients_hopper import MOST_ACTIONS, parameter_gradients
 
 CHANNELS, SIDE = 64, 7
@@ -91,7 +91,7 @@ def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...], num_
         return False
     if num_actions > MOST_ACTIONS:
         return False
-    if torch.cuda.get_device_capability(device) != (9, 0) or not has_compiler():
+    if not hopper.supported(device):
         return False
     shape = shape_for(size[0], hopper.processors(device), dense=kernels.under_mps())
     return shape is not None and _fits(shape, device.index or 0)
@@ -99,12 +99,12 @@ def usable(device: torch.device, dtype: torch.dtype, size: tuple[int, ...], num_
 
 @cache
 def _fits(shape: Shape, device: int) -> bool:
-    try:
+    def fits() -> bool:
         module = _module(shape.warpgroups, shape.states, device)
         names = ("rollout_forward", "rollout_backward")
         return all(module.resident(name, shape.threads, shape.shared) > 0 for name in names)
-    except CudaError:
-        return False
+
+    return hopper.at_all("rollout", fits)
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
