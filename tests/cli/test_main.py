@@ -111,6 +111,9 @@ from tests.cli.command import QUICK, started
             ["--quiet"],
             "option: '--quiet' stands before a command; allowed: after it, as in `playvirtual train … --quiet`",
         ),
+        (["export", "x"], "out: none is given; allowed: --out DIR, a folder that does not exist yet"),
+        (["evaluate", "--video"], "run: none is given; allowed: RUN, a run folder, an export, or the name of a built-"),
+        (["probe", "x"], "probe: none is given; allowed: dynamics, complexity"),
         (["--quite"], "option: '--quite' is not known; allowed: "),
         (
             ["bench", "toy/catch", "--run-dir", "x"],

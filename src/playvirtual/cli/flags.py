@@ -80,8 +80,19 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises an `InputError` of one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        flag = re.fullmatch(r"argument (\S+): expected one argument", message)
-        raise InputError(self._missing_value(flag[1]) if flag else message)
+        if flag := re.fullmatch(r"argument (\S+): expected one argument", message):
+            message = self._missing_value(flag[1])
+        elif missing := re.fullmatch(r"the following arguments are required: ([^,]+)(, .*)?", message):
+            message = self._missing_argument(missing[1])
+        raise InputError(message)
+
+    def _missing_argument(self, name: str) -> str:
+        """The error for an argument or a flag that the command cannot do without."""
+        action = next(a for a in self._actions if name in (*a.option_strings, a.metavar, a.dest))
+        # The names that errors about wrong values give.
+        field = {"path": "run", "what": self.prog.rpartition(" ")[2]}.get(action.dest, action.dest)
+        words = f"{name} {action.metavar}" if name.startswith("-") else name.replace("|", ", ")
+        return f"{field}: none is given; allowed: {words}" + (f", {action.help}" if action.help else "")
 
     def _missing_value(self, flag: str) -> str:
         """The error for a flag that stands at the end or before another one, where its value should be."""
