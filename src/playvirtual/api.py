@@ -293,7 +293,7 @@ def video(
     given = {"episodes": episodes, "seed": played.config.seed, "step": played.step, "limit": frames}
     with torch.no_grad():
         recorder, returns = film(played.agent, played.policy, played.config, **given)
-    target = target or played.folder / "videos" / f"episodes-{episodes}-seed-{played.config.seed}"
+    target = target or played.videos / f"episodes-{episodes}-seed-{played.config.seed}"
     with writing("out" if out else "video", target):
         return recorder.save(target), returns
 
@@ -301,7 +301,7 @@ def video(
 class _Player(NamedTuple):
     """A trained agent with what its evaluation needs."""
 
-    folder: Path
+    videos: Path
     config: Config
     agent: Agent
     policy: Policy
@@ -328,7 +328,7 @@ def _player(
     agent = load_agent(config, source, device)
     step = read_step(source)
     policy = evaluation_policy(AsyncPolicy(agent, cudagraph=config.compile != "off"), config, step)
-    return _Player(folder.path, config, agent, policy, step)
+    return _Player(folder.videos, config, agent, policy, step)
 
 
 def _trusted_config(run: RunOrPath, folder: RunFolder, env: Factory | None, *, trust_env: bool) -> Config:

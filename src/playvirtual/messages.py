@@ -46,7 +46,7 @@ def log_to_stderr_by_default() -> None:
 def show(text: str) -> None:
     """Prints the result of a command; raises a `RunError` if it cannot be written."""
     try:
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # at once: `| head -1` may be gone before a second write
     except OSError as error:
         # The interpreter would try to write the rest of the buffer again when it ends, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

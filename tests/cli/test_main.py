@@ -107,7 +107,25 @@ from tests.cli.command import QUICK, started
         (["export", "nowhere", "--out", "agent"], "run: 'nowhere' is not there; allowed: a folder that"),
         (["list", "games"], "list: 'games' is not known"),
         (["trian"], "command: 'trian' is not known; did you mean 'train'? allowed: bench, evaluate, export, "),
-        (["--quiet"], "option: '--quiet' is not known; allowed: "),
+        (
+            ["--quiet"],
+            "option: '--quiet' stands before a command; allowed: after it, as in `playvirtual train … --quiet`",
+        ),
+        (["export", "x"], "out: none is given; allowed: --out DIR, a folder that does not exist yet"),
+        (["evaluate", "--video"], "run: none is given; allowed: RUN, a run folder, an export, or the name of a built-"),
+        (["probe", "x"], "probe: none is given; allowed: dynamics, complexity"),
+        (["--quite"], "option: '--quite' is not known; allowed: "),
+        (
+            ["bench", "toy/catch", "--run-dir", "x"],
+            "option: '--run-dir' is one of `playvirtual train` and not of `playvirtual bench`; allowed: what `play",
+        ),
+        (["bench", "--run-dir", "x", "toy/catch"], "option: '--run-dir' is one of `playvirtual train` and not of "),
+        (["evaluate", "nowhere", "--steps", "3"], "option: '--steps' is one of `playvirtual train, bench, sweep` and "),
+        (
+            ["evaluate", "x", "--eval-episodes", "3"],
+            "option: '--eval-episodes' is not known; did you mean '--episodes'?",
+        ),
+        (["sweep", "toy", "--seed", "3"], "option: '--seed' is not known; did you mean '--seeds'?"),
         (["bench"], "task: none is given; allowed: what `playvirtual list tasks` shows"),
     ],
 )

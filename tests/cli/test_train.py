@@ -18,6 +18,7 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     assert train.returncode == 0, train.stderr
     run = tmp_path / "runs" / "toy-catch" / "playvirtual" / "seed-1"
     assert "toy/catch playvirtual, seed 1: score" in train.stdout
+    assert train.stdout.endswith("\nnext: playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --video\n")
     assert {p.name for p in run.iterdir()} == {
         "config.json",
         "metrics.jsonl",

@@ -146,6 +146,45 @@ def test_one_call_registers_a_family(grid, settings):
     env.close()
 
 
+@pytest.mark.parametrize(("time_limit", "options"), [(None, {}), (9_000, {}), (None, {"max_episode_frames": 7})])
+def test_the_limit_of_scored_episodes_is_said_where_neither_environment_nor_options_have_one(
+    no_families_are_left, settings, caplog, time_limit, options
+):
+    caplog.set_level("INFO", "playvirtual")
+    grid = Grid(3)
+    if time_limit:
+        grid.time_limit = time_limit
+    register_env("endless", lambda name, config: grid)
+    config = settings(**{"action_repeat": 1, "max_episode_frames": 0, **options})
+    make("endless/grid", 1, training=True, config=config)
+    assert not caplog.records
+    env = make("endless/grid", 1, training=False, config=config)
+    env.reset([0], [0])
+    frames = next((n for n in range(1, 6_000) if env.step(np.array([0])).done[0]), 0)
+    assert frames == (7 if options else 0 if time_limit else 5_000)
+    assert [record.getMessage() for record in caplog.records] == (
+        []
+        if time_limit or options
+        else [
+            "endless/grid declares no time limit (an attribute time_limit): episodes that are scored are truncated "
+            "after 5,000 frames at the latest; --max-episode-frames sets another limit"
+        ]
+    )
+
+
+@pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
+def test_episodes_of_the_toys_end_at_their_time_limit(task, settings, caplog):
+    caplog.set_level("INFO", "playvirtual")
+    size = {"toy/catch": 10, "toy/reach": 16}[task]
+    config = settings(action_repeat=1, max_episode_frames=0, image_size=size, grayscale=False)
+    env = make(task, 1, training=False, config=config)
+    env.reset([0], [0])
+    action = np.zeros((1, *env.action_space.shape), env.action_space.dtype)
+    frames = next(n for n in range(1, 100) if env.step(action).done[0])
+    assert frames == {"toy/catch": 9, "toy/reach": 50}[task]
+    assert not caplog.records
+
+
 def test_a_wrong_name_of_a_registered_family_gets_the_nearest_right_one(grid):
     with pytest.raises(InputError, match="'grid/smal' is not known; did you mean 'grid/small'"):
         check("grid/smal")

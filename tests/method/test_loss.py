@@ -161,8 +161,19 @@ def test_sequences_of_other_lengths_are_refused() -> None:
     aux, (observations, actions) = loss(encoder()), batch()
     with pytest.raises(ValueError, match=r"observations: \(4, 3, 4, 4\) is not allowed; allowed: \(B, 4, …\)"):
         aux(observations[:, 1:], actions)
+    with pytest.raises(ValueError, match=r"mask: \(4, 3\) is not allowed; allowed: \(4, 4\)"):
+        aux(observations, actions, torch.ones(4, 3))
     with pytest.raises(ValueError, match=r"actions: \(4, 2\) is not allowed; allowed: \(4, 3\)"):
         aux(observations, actions[:, 1:])
+
+
+def test_a_latent_state_of_another_size_than_the_encoders_is_refused() -> None:
+    (observations, actions), e = batch(), encoder()
+    size = e(observations[:, 0]).shape[1]
+    with pytest.raises(
+        ValueError, match=rf"latent: \({size + 1},\) is not allowed; allowed: \({size},\), as the encoder"
+    ):
+        loss(e, latent=size + 1)(observations, actions)
 
 
 def test_action_dependence_is_the_share_of_the_variance_by_actions() -> None:

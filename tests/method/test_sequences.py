@@ -85,7 +85,7 @@ def test_images_and_vectors_of_actions_keep_their_shapes() -> None:
 
 
 def test_too_few_entries_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"size: 3 is not allowed with K=4; allowed: at least 4 entries"):
+    with pytest.raises(ValueError, match=r"size: 3 is not allowed with K=4; allowed: 4 to 20 entries, the "):
         pv.sample_sequences(**ring(3, 20, 5), K=4, batch_size=1)
 
 
@@ -95,6 +95,13 @@ def test_too_few_entries_are_refused() -> None:
         ("actions", [[0, 1]], "actions: a list is not allowed"),
         ("observations", np.zeros(20), "observations: of shape (20,) is not allowed"),
         ("dones", torch.zeros(20), "dones: of shape (20,) is not allowed"),
+        ("dones", np.zeros((19, 2)), "dones: of shape (19, 2) is not allowed; allowed: (20, 2, …), as actions have it"),
+        (
+            "next_observations",
+            np.zeros((20, 1)),
+            "next_observations: of shape (20, 1) is not allowed; allowed: (20, 2, ",
+        ),
+        ("size", 21, "size: 21 is not allowed with K=2; allowed: 2 to 20 entries, the buffer's capacity"),
     ],
 )
 def test_what_is_no_ring_buffer_of_environments_is_refused(name: str, value: Any, said: str) -> None:

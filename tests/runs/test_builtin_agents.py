@@ -64,6 +64,14 @@ def test_a_video_of_one_is_written_here_and_not_into_the_package(
     assert not (builtin_agents()["playvirtual/toy-catch"] / "videos").exists()
 
 
+def test_a_film_of_one_is_written_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, _ = pv.video("playvirtual/toy-catch", episodes=1, device="cpu")
+    assert file.parent == Path("videos")
+    assert file.is_file()
+    assert not (builtin_agents()["playvirtual/toy-catch"] / "videos").exists()
+
+
 def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "agents"]) == 0
     assert capsys.readouterr().out.splitlines() == list(builtin_agents())

@@ -60,6 +60,7 @@ def main() -> int:
     print(f"  before learning        {before:+.2f}")
     print(f"  after {last['step']:>6} steps     {last['mean']:+.2f}   ({len(last['returns'])} games)")
     print(f"\nlearning curve: {FOLDER / 'learning-curve.png'}\nvideo of the agent: {FOLDER / 'play.gif'}")
+    print("next: . .venv/bin/activate, then playvirtual train minatar/breakout; docs/start.md goes on from here")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -12,7 +12,7 @@ from playvirtual.config.build import every_option
 from playvirtual.config.schema import SIZES, Config
 from playvirtual.config.sources import GROUPS, NAMES
 from playvirtual.envs import import_modules
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, closest, unknown
 from playvirtual.options import ELSEWHERE, as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
@@ -80,8 +80,19 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises an `InputError` of one line instead of printing the usage."""
 
     def error(self, message: str) -> NoReturn:
-        flag = re.fullmatch(r"argument (\S+): expected one argument", message)
-        raise InputError(self._missing_value(flag[1]) if flag else message)
+        if flag := re.fullmatch(r"argument (\S+): expected one argument", message):
+            message = self._missing_value(flag[1])
+        elif missing := re.fullmatch(r"the following arguments are required: ([^,]+)(, .*)?", message):
+            message = self._missing_argument(missing[1])
+        raise InputError(message)
+
+    def _missing_argument(self, name: str) -> str:
+        """The error for an argument or a flag that the command cannot do without."""
+        action = next(a for a in self._actions if name in (*a.option_strings, a.metavar, a.dest))
+        # The names that errors about wrong values give.
+        field = {"path": "run", "what": self.prog.rpartition(" ")[2]}.get(action.dest, action.dest)
+        words = f"{name} {action.metavar}" if name.startswith("-") else name.replace("|", ", ")
+        return f"{field}: none is given; allowed: {words}" + (f", {action.help}" if action.help else "")
 
     def _missing_value(self, flag: str) -> str:
         """The error for a flag that stands at the end or before another one, where its value should be."""
@@ -115,12 +126,36 @@ def first_look(
     return options, unknown_flag(parser, stray) if stray else None
 
 
-def unknown_flag(parser: argparse.ArgumentParser, word: str) -> InputError:
+class UnknownFlag(InputError):
+    """A flag that a command does not have; `meant` is one of its own by another name, or one much like it."""
+
+    def __init__(self, flag: str, known: Collection[str]) -> None:
+        self.flag, name = flag, flag.removeprefix("--")
+        by_name = {own.removeprefix("--"): own for own in sorted(known)}
+        same = ELSEWHERE.get(name.replace("-", "_"), "").replace("_", "-")
+        self.meant = by_name.get(same) or by_name.get(closest(name, list(by_name), cutoff=0.75) or "")
+        super().__init__(str(unknown("option", flag, known, self.meant)))
+
+
+def unknown_flag(parser: argparse.ArgumentParser, word: str) -> UnknownFlag:
     """The error for a flag that `parser` does not have."""
-    flag, known = word.partition("=")[0], parser._option_string_actions
-    option = ELSEWHERE.get(flag.removeprefix("--").replace("-", "_"), "")
-    meant = f"--{option.replace('_', '-')}"
-    return unknown("option", flag, known, meant if meant in known else None)
+    return UnknownFlag(word.partition("=")[0], parser._option_string_actions)
+
+
+def flag_of_other_command(error: UnknownFlag, command: str, commands: Mapping[str, argparse.ArgumentParser]) -> str:
+    """The error's line; for a flag that only other commands have it names these, in place of a flag unlike it."""
+    owners = [name for name, parser in commands.items() if error.flag in parser._option_string_actions]
+    if error.meant or not owners:
+        return str(error)
+    if command not in commands:
+        return (
+            f"option: {error.flag!r} stands before a command; allowed: after it, as in "
+            f"`playvirtual {owners[0]} … {error.flag}`"
+        )
+    return (
+        f"option: {error.flag!r} is one of `playvirtual {', '.join(owners)}` and not of `playvirtual {command}`; "
+        f"allowed: what `playvirtual {command} --help` shows"
+    )
 
 
 def add_trust_env(parser: argparse.ArgumentParser) -> None:

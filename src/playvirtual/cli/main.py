@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from playvirtual import __version__
-from playvirtual.cli.flags import Parser, import_named, no_task, unknown_flag
+from playvirtual.cli.flags import Parser, UnknownFlag, flag_of_other_command, import_named, no_task, unknown_flag
 from playvirtual.cli.list import add_list
 from playvirtual.cli.share import add_export, add_pull, add_push
 from playvirtual.cli.study import add_probe, add_report, add_sweep
@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rest:
             raise _unread_word(parser, options, rest[0])
         return int(options.run(options))
+    except UnknownFlag as error:
+        say(f"error: {flag_of_other_command(error, words[0], _commands(_parser([])))}")
+        return 2
     except InputError as error:
         say(f"error: {error}")
         return 2

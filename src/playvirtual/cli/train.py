@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,7 @@ def _config_of_run(options: argparse.Namespace) -> Config | None:
 def _train(options: argparse.Namespace) -> int:
     from playvirtual.api import configure, resume, train
     from playvirtual.config.schema import with_values
+    from playvirtual.envs import executed_modules
     from playvirtual.study.scores import run_summary
 
     choices = {name: getattr(options, name) for name in ("method", "preset") if getattr(options, name) is not None}
@@ -281,12 +283,15 @@ def _train(options: argparse.Namespace) -> int:
         run = train(options.task, run_dir=options.run_dir, resume=bool(options.resume), **start, **common, **given)
     early = f"\nstopped early: {run.stopped}" if run.stopped else ""
     show(f"{run_summary(run.config, run.returns)}{early}\nrun folder: {run.path}")
+    if not options.quiet:
+        trusted = ["--trust-env"] if executed_modules(run.config.task, run.config.imports) else []
+        show(f"next: {shlex.join(['playvirtual', 'evaluate', str(run.path), *trusted, '--video'])}")
     return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
-    from playvirtual.runs.folder import RunFolder, builtin_agents
+    from playvirtual.runs.folder import RunFolder
     from playvirtual.study.scores import run_summary
     from playvirtual.training.display.progress import showing_evaluation
     from playvirtual.training.display.video import Recorder
@@ -308,12 +313,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     show(run_summary(config, returns))
     if recorder is not None:
-        built_in = options.path in builtin_agents() and folder.path != Path(options.path)
-        video = (
-            Path("." if built_in else options.path)
-            / "videos"
-            / f"evaluation-seed-{config.seed if seed is None else seed}"
-        )
+        video = folder.videos / f"evaluation-seed-{config.seed if seed is None else seed}"
         with writing("video", video):
             show(f"video: {recorder.save(video)}")
     return 0

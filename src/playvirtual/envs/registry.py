@@ -167,22 +167,22 @@ def make(
 def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> int:
     """The frames after which an episode that is scored is truncated: without a limit it might never end.
 
-    `time_limit` of an environment says after how many steps it ends by itself; 0: nothing is known of such a limit.
+    `time_limit` of an environment says after how many frames it ends by itself; without it, or where it is 0, nothing
+    is known of such a limit.
     """
-    time_limit = getattr(env, "time_limit", None)
-    if config.max_episode_frames or time_limit:
+    if config.max_episode_frames or getattr(env, "time_limit", 0):
         return config.max_episode_frames
-    if time_limit == 0:
-        _say_limit(task)
+    _say_limit(task, "max_episode_steps" if hasattr(env, "time_limit") else "an attribute time_limit")
     return EVALUATION_LIMIT
 
 
 @cache
-def _say_limit(task: str) -> None:
+def _say_limit(task: str, declared_by: str) -> None:
     logging.getLogger("playvirtual").info(
-        "%s declares no time limit (max_episode_steps): episodes that are scored are truncated after %s frames at the "
-        "latest; --max-episode-frames sets another limit",
+        "%s declares no time limit (%s): episodes that are scored are truncated after %s frames at the latest; "
+        "--max-episode-frames sets another limit",
         task,
+        declared_by,
         f"{EVALUATION_LIMIT:,}",
     )
 

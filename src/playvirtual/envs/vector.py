@@ -26,7 +26,11 @@ class EnvStep(NamedTuple):
 
 
 class SingleEnv(Protocol):
-    """One environment. `step` does not render, so that a frame which is never read is never drawn."""
+    """One environment. `step` does not render, so that a frame which is never read is never drawn.
+
+    An attribute `time_limit`, the frames after which every episode has ended, keeps episodes that are scored from being
+    truncated earlier (`registry.EVALUATION_LIMIT`); `action_names` names discrete actions in videos.
+    """
 
     frame_shape: tuple[int, int, int]  # (C, H, W)
     action_space: ActionSpace  # Discrete, or a Box between −1 and 1

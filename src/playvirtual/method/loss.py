@@ -75,7 +75,7 @@ class PlayVirtualLoss(nn.Module):
         self._follows = target_encoder is None
         self.target_encoder = make_target(encoder) if target_encoder is None else target_encoder
         self.target_projector = make_target(g)
-        self.tau, self.augmented = tau, augment is not None
+        self.tau, self.augmented, self.latent = tau, augment is not None, shape
         self.virtual = VirtualTrajectories(
             forward=h,
             backward=b,
@@ -130,8 +130,14 @@ class PlayVirtualLoss(nn.Module):
     ) -> dict[str, Tensor]:
         """L_pred and L_cyc per sample, {"pred": (B,), "cyc": (B,)}: what `total` weighs, and what one logs."""
         actions = self._checked_actions(observations, actions)
+        if mask is not None and mask.shape != (len(actions), self.virtual.K + 1):
+            raise ValueError(f"mask: {tuple(mask.shape)} is not allowed; allowed: {(len(actions), self.virtual.K + 1)}")
         inputs = self.objective.draw(actions, generator)
         z = self.objective.encode(observations, inputs)
+        if tuple(z.shape[1:]) != self.latent:
+            raise ValueError(
+                f"latent: {self.latent} is not allowed; allowed: {tuple(z.shape[1:])}, as the encoder has it"
+            )
         augmented = self.augmented  # without augmentation all views of s_t are the same: one serves all cycles
         targets = self.objective.targets(observations, inputs) if augmented else self._targets(observations)
         return self.objective.losses(z, targets, actions, inputs, mask)

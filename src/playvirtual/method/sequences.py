@@ -40,9 +40,17 @@ def sample_sequences(
             kind = f"of shape {tuple(array.shape)}" if hasattr(array, "shape") else f"a {type(array).__name__}"
             raise ValueError(f"{name}: {kind} is not allowed; allowed: arrays or tensors (capacity, environments, …)")
     capacity, environments = actions.shape[:2]
+    for name, array in (("observations", observations), ("dones", dones), ("next_observations", next_observations)):
+        if array is not None and tuple(array.shape[:2]) != (capacity, environments):
+            raise ValueError(
+                f"{name}: of shape {tuple(array.shape)} is not allowed; allowed: ({capacity}, {environments}, …), as "
+                "actions have it"
+            )
     entries = K if next_observations is not None else K + 1
-    if size < entries:
-        raise ValueError(f"size: {size} is not allowed with K={K}; allowed: at least {entries} entries")
+    if not entries <= size <= capacity:
+        raise ValueError(
+            f"size: {size} is not allowed with K={K}; allowed: {entries} to {capacity} entries, the buffer's capacity"
+        )
     start = torch.randint(size - entries + 1, (batch_size,), generator=generator)
     column = torch.randint(environments, (batch_size, 1), generator=generator)
     rows = (position - size + start[:, None] + torch.arange(entries)) % capacity  # (B, K) or (B, K+1)

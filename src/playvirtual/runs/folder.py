@@ -179,6 +179,11 @@ class RunFolder:
         return folder
 
     @property
+    def videos(self) -> Path:
+        """Where films of the agent go: beside its files; of a built-in one, into the present folder."""
+        return Path("videos") if self.path.parent == BUILTIN else self.path / "videos"
+
+    @property
     def is_export(self) -> bool:
         """Whether it has policy weights alone, which cannot be trained further."""
         return files.is_file(self.path / "weights.safetensors", "run")

@@ -15,6 +15,7 @@ def output_size(image_size: tuple[int, int], kernel_sizes: Sequence[int], stride
     if height < 1 or width < 1:
         raise InputError(
             f"kernel_sizes: {tuple(kernel_sizes)} with strides {tuple(strides)} do not fit into an image of "
-            f"{image_size[0]} × {image_size[1]}; allowed: smaller ones, or a larger image_size or crop_size"
+            f"{image_size[0]} × {image_size[1]}; allowed: smaller ones, a larger image_size or crop_size, or the size "
+            "small, which fits them to the image (not for toys and MinAtar)"
         )
     return height, width

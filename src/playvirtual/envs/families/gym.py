@@ -24,7 +24,7 @@ from playvirtual.envs.modules import import_named, refuse_file
 from playvirtual.envs.observations import ALLOWED, ObservedParts, is_image_shape, shows_images
 from playvirtual.envs.registry import EnvFamily
 from playvirtual.envs.vector import EnvStep
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
 
 RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 
@@ -60,12 +60,25 @@ class GymEnv:
         self.frame_shape = (channels, image_size, image_size)
 
     def reset(self, seed: int) -> None:
-        self._observation, _ = self._env.reset(seed=seed)
+        returned = self._env.reset(seed=seed)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:  # what environments of the older Gym return
+            raise InputError(
+                f"reset: {_what(returned)} is returned by {self._task!r}; allowed: a tuple (observation, info)"
+            )
+        self._observation, _ = returned
 
     def step(self, action: npt.NDArray[np.generic]) -> EnvStep:
-        self._observation, reward, terminated, truncated, _ = self._env.step(
-            to_native(action, self.native_action_space)
-        )
+        returned = self._env.step(to_native(action, self.native_action_space))
+        if not isinstance(returned, tuple | list) or len(returned) != 5:
+            raise InputError(
+                f"step: {_what(returned)} is returned by {self._task!r}; allowed: a tuple (observation, reward, "
+                "terminated, truncated, info)"
+            )
+        self._observation, reward, terminated, truncated, _ = returned
+        if reward is None or getattr(reward, "ndim", 0) > 0:
+            raise InputError(
+                f"reward: {shown(reward)} is not allowed, given by {self._task!r}; allowed: a finite number"
+            )
         return EnvStep(float(reward), bool(terminated), bool(terminated or truncated))
 
     def frame(self) -> Frames:
@@ -91,6 +104,12 @@ class GymEnv:
         if image.shape != self._shape:
             raise InputError(f"task: the image of {self._task!r} has shape {image.shape}; allowed: {self._shape}")
         return channels_last(image)
+
+
+def _what(returned: Any) -> str:
+    """What an environment has returned, in a few words."""
+    kind = type(returned).__name__
+    return f"a {kind} of {len(returned)}" if isinstance(returned, tuple | list) else f"one {kind}"
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> int:

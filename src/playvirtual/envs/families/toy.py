@@ -35,6 +35,7 @@ class Catch:
     """
 
     frame_shape = (1, ROWS, COLUMNS)
+    time_limit = ROWS - 1
     action_names = ("left", "stay", "right")
 
     def __init__(self) -> None:
@@ -72,6 +73,8 @@ class Reach:
     The action is a velocity in [−1, 1]², x to the right, y up. The seed places agent and target. The time limit
     truncates the episode; nothing terminates it.
     """
+
+    time_limit = TIME_LIMIT
 
     def __init__(self, image_size: int, *, grayscale: bool) -> None:
         self.frame_shape = (1 if grayscale else 3, image_size, image_size)
