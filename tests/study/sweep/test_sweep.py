@@ -228,6 +228,7 @@ def test_a_run_whose_configuration_cannot_be_read_is_named(
     planned = capsys.readouterr().out
     assert f"unreadable: run: '{folder}' cannot be read: " in planned
     assert "; remove it to run it anew" in planned
+    assert planned.endswith("\n1 run, 0 finished, 1 unreadable; nothing else to do\n")
 
 
 @pytest.mark.slow
