@@ -229,7 +229,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path
     [
         ("[[entry]", "error: queue: 'queue.toml' is not TOML: "),
         ("entry = []", "error: queue: 'queue.toml' has no 'pace'; allowed: as in results/queue.toml"),
-        ('[[entry]]\nname = "first"\nseed = [1]\n[[pace]]\n', "error: queue: 'queue.toml': "),
+        ('[[entry]]\nname = "first"\nseed = [1]\n' + PACE, "error: queue: 'queue.toml': "),
     ],
 )
 def test_a_queue_that_is_none_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
