@@ -31,7 +31,8 @@ class RunPosition(NamedTuple):
     clock: Mapping[str, float]  # seconds by part
 
 
-MAY_CHANGE = ("steps", "stop_at_score", "device")  # when a run resumes
+# When a run resumes; its environment may have been moved to another module, which its task names.
+MAY_CHANGE = ("task", "steps", "stop_at_score", "device")
 
 
 class NonFiniteWeights(ValueError):
