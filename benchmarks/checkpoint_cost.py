@@ -18,6 +18,7 @@ from script import Parser, checked, run, whole
 import playvirtual as pv
 from playvirtual import envs
 from playvirtual.runs import checkpoint
+from playvirtual.runs.atomic_io import lock_run_folder
 from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
 from playvirtual.training.callbacks import Callbacks
@@ -62,7 +63,8 @@ def measure(game: str, steps: int, folder: Path) -> None:
     trainer = Trainer(config)
     run = RunFolder.create(folder / game)
     run.write_config(config)
-    runner = Runner(trainer, run, Silent(), Interrupts(), Loggers(()), Callbacks())
+    with lock_run_folder(run.path) as lock:
+        runner = Runner(trainer, run, lock, Silent(), Interrupts(), Loggers(()), Callbacks())
     play(trainer, steps // 50, 1)
     trainer.learner.update()
     play(trainer, steps * 44 // 50, 2)

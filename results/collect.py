@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import csv
 import re
-import tomllib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from playvirtual import published
+from playvirtual import files, published
+from playvirtual.errors import InputError
 from playvirtual.runs import jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report import records
@@ -54,16 +55,20 @@ class CompleteRun:
 
 def complete_runs(family: Path) -> list[CompleteRun]:
     """All runs in family/runs; ends the process if one of them is not complete or of no known commit."""
-    groups = tomllib.loads((family / "provenance.toml").read_text(encoding="utf-8"))["group"]
+    groups = files.read_toml(family / "provenance.toml", "provenance").get("group", [])
     commits = {run: g["commit"] for g in groups for pattern in g["runs"] for run in family.glob(pattern)}
     found = []
     for path in sorted(file.parent for file in (family / "runs").rglob("config.json")):
-        config, evaluations = RunFolder(path).record(), jsonl.lines(path, "evaluations")
+        config, (evaluations, damaged) = RunFolder(path).record(), jsonl.read(path, "evaluations", ["mean"])
+        timing = jsonl.last(path, "timing")
+        if damaged or "seconds" not in timing:
+            lines = f"evaluations.jsonl: lines {damaged}" if damaged else "timing.jsonl"
+            raise SystemExit(f"{path}: {lines}: not records of a run; allowed: undamaged logs, as the run wrote them")
         if not evaluations or evaluations[-1]["step"] < config["steps"]:
             raise SystemExit(f"{path}: not complete; allowed: complete runs, others belong in {family / 'cut-short'}")
         if path not in commits:
             raise SystemExit(f"{path}: {family / 'provenance.toml'} does not name it")
-        found.append(CompleteRun(config, evaluations, jsonl.last(path, "timing")["seconds"], commits[path]))
+        found.append(CompleteRun(config, evaluations, timing["seconds"], commits[path]))
     return found
 
 
@@ -174,4 +179,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -20,7 +20,6 @@ import sys
 import tarfile
 import threading
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -30,14 +29,16 @@ from typing import Any
 
 import numpy as np
 
+from playvirtual import files
 from playvirtual.errors import InputError
 from playvirtual.messages import counted
 from playvirtual.runs import jsonl
+from playvirtual.runs.atomic_io import fsync, write_atomic
 from playvirtual.study.engines.engine import Engine, make_engine
 from playvirtual.study.sweep.display import display
 from playvirtual.study.sweep.experiments import Experiment, Row, suite
 from playvirtual.study.sweep.grids import Job, jobs
-from playvirtual.study.sweep.sweep import Changed, state, sweep
+from playvirtual.study.sweep.sweep import Changed, sort_out, state, sweep
 from playvirtual.study.sweep.time import steps_left
 
 ROOT = Path(__file__).parent
@@ -102,7 +103,16 @@ class Queue:
 
 def read_queue(path: Path) -> Queue:
     """The queue in that file."""
-    record = tomllib.loads(path.read_text(encoding="utf-8"))
+    record = files.read_toml(path, "queue")
+    try:
+        return _queue(record)
+    except KeyError as error:
+        raise InputError(f"queue: {str(path)!r} has no {error}; allowed: as in results/queue.toml") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"queue: {str(path)!r}: {error}; allowed: as in results/queue.toml") from None
+
+
+def _queue(record: Mapping[str, Any]) -> Queue:
     entries = (
         Entry(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
         for entry in record["entry"]
@@ -128,7 +138,7 @@ def unpublished(queue: Queue, results: Path, work: Path, common: Mapping[str, An
 
 
 def is_finished(job: Job) -> bool:
-    """Whether the run in the work folder is finished; one that cannot be read is not, and the sweep says why."""
+    """Whether the run in the work folder is finished; one that cannot be read is not."""
     try:
         return state(job) == "finished"
     except Changed:
@@ -159,17 +169,18 @@ def note(finished: Sequence[Path], work: Path, group: Mapping[str, Any]) -> None
         noted = {run for before in _groups(file) for run in before["runs"]}
         runs = [str(run.relative_to(work / family)) for run in finished if run.relative_to(work).parts[0] == family]
         if new := sorted({*runs} - noted):
-            with file.open("a", encoding="utf-8") as opened:
-                opened.write(_group_text({"runs": new, **group}))
+            before = file.read_text(encoding="utf-8") if file.exists() else ""
+            write_atomic(file, (before + _group_text({"runs": new, **group})).encode())
 
 
 def pack(finished: Sequence[Path], work: Path, results: Path) -> Path:
     """Writes WORK.tar.gz with the logs of the finished runs, and provenance.toml of their families, as in results/.
 
-    The runs have been noted. Each group is that of the call which finished its runs.
+    The runs have been noted. Each group is that of the call which finished its runs. An archive is complete or absent.
     """
     archive = work.with_name(f"{work.name}.tar.gz")
-    with tarfile.open(archive, "w:gz") as tar:
+    partial = archive.with_name(f"{archive.name}.partial")
+    with tarfile.open(partial, "w:gz") as tar:
         for family in sorted({run.relative_to(work).parts[0] for run in finished}):
             runs = sorted(run for run in finished if run.relative_to(work).parts[0] == family)
             for file in (run / name for run in runs for name in LOGS):
@@ -184,12 +195,14 @@ def pack(finished: Sequence[Path], work: Path, results: Path) -> Path:
             member = tarfile.TarInfo(f"{family}/provenance.toml")
             member.size, member.mtime = len(content), int(time.time())
             tar.addfile(member, BytesIO(content))
+    fsync(partial)
+    partial.rename(archive)
     return archive
 
 
 def _groups(file: Path) -> list[dict[str, Any]]:
     """The groups of a provenance.toml; none if there is none."""
-    return list(tomllib.loads(file.read_text(encoding="utf-8"))["group"]) if file.exists() else []
+    return list(files.read_toml(file, "provenance").get("group", [])) if file.exists() else []
 
 
 def _group_text(group: Mapping[str, Any]) -> str:
@@ -231,12 +244,15 @@ def _command(options: argparse.Namespace) -> str:
     return words if options.device == "auto" else f"{words} --device {options.device}"
 
 
-def carry_out(chosen: Sequence[Job], engine: Engine, minutes: float) -> bool:
-    """Sweeps the runs and stops the sweep, which then can be resumed, after `minutes`; says whether none failed."""
-    over = threading.Event()
+def carry_out(chosen: Sequence[Job], engine: Engine, minutes: float) -> int:
+    """Sweeps the runs and stops the sweep, which then can be resumed, after `minutes`; returns the exit code.
+
+    That is 0 if none failed before the minutes were over, 1 if one did, 128 + N if signal N stopped the sweep before.
+    """
+    over, timed_out = threading.Event(), threading.Event()
     # A signal that comes while the engine ends its processes, after the last run, ends nothing else.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
-    timer = threading.Thread(target=_stop_after, args=(60 * minutes, over), daemon=True)
+    timer = threading.Thread(target=_stop_after, args=(60 * minutes, over, timed_out), daemon=True)
     timer.start()
     try:
         result = sweep(chosen, engine, display())
@@ -248,12 +264,15 @@ def carry_out(chosen: Sequence[Job], engine: Engine, minutes: float) -> bool:
         print(f"failed: {path}: {error}", file=sys.stderr)
     for job in result.waiting:
         print(f"stopped: {job.title}; the next call resumes it", file=sys.stderr)
-    return not result.failed
+    if result.stopped_by and not timed_out.is_set():
+        return 128 + result.stopped_by
+    return int(bool(result.failed))
 
 
-def _stop_after(seconds: float, over: threading.Event) -> None:
+def _stop_after(seconds: float, over: threading.Event, timed_out: threading.Event) -> None:
     """Sends this process a SIGTERM after so many seconds and in each one after that, until `over` is set."""
     while not over.wait(seconds):
+        timed_out.set()
         os.kill(os.getpid(), signal.SIGTERM)
         seconds = 1.0
 
@@ -280,13 +299,15 @@ def main() -> int:
     engine = make_engine("local", {"workers": options.workers, "per_gpu": options.per_gpu}, options.device)
     workers = int(getattr(engine, "workers", 1))
     planned = unpublished(queue, options.results, work, common)
-    waiting = [job for job in planned if not is_finished(job)]
+    _, waiting, unreadable = sort_out(planned)
     chosen = fitting(waiting, queue, options.minutes, workers, min(options.per_gpu, workers))
     print(f"{counted(len(waiting), 'run')} to do, {len(chosen)} of them fit into {options.minutes:g} minutes")
+    for path, error in unreadable.items():
+        print(f"unreadable: {path}: {error}", file=sys.stderr)
     if options.dry_run:
         print("\n".join(f"{job.title}: playvirtual {shlex.join(job.command())}" for job in chosen))
         return 0
-    fine = carry_out(chosen, engine, options.minutes) if chosen else True
+    code = carry_out(chosen, engine, options.minutes) if chosen else 0
     if made := [job.path for job in planned if is_finished(job)]:
         group = {
             "commit": commit,
@@ -296,7 +317,7 @@ def main() -> int:
         }
         note(made, work, group)
         print(f"{counted(len(made), 'finished run')}: {pack(made, work, options.results)}")
-    return 0 if fine else 1
+    return code or int(bool(unreadable))
 
 
 if __name__ == "__main__":
@@ -304,3 +325,8 @@ if __name__ == "__main__":
         sys.exit(main())
     except InputError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:  # a full disk, or a file that is gone
+        sys.exit(f"error: {error.filename or 'file'}: {error.strerror}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

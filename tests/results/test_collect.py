@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,19 @@ def test_a_run_without_a_known_commit_is_named(tmp_path: Path) -> None:
     (copy / "evaluations.jsonl").write_text("")
     with pytest.raises(SystemExit, match="seed-1: not complete"):
         COLLECT["complete_runs"](tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("evaluations", r"evaluations\.jsonl: lines \[1\]"), ("timing", "timing.jsonl")]
+)
+def test_a_run_with_damaged_logs_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    """Its damaged evaluations were left out of the published episodes without a word."""
+    source = next((RESULTS / "minatar" / "runs").glob("*/*/seed-1"))
+    run = tmp_path / "minatar" / "runs" / source.parent.name / "seed-1"
+    shutil.copytree(source, run)
+    (tmp_path / "minatar" / "provenance.toml").write_text('[[group]]\nruns = ["runs/*/*"]\ncommit = "abc1234"\n')
+    assert len(COLLECT["complete_runs"](tmp_path / "minatar")) == 1
+    lines = (run / f"{name}.jsonl").read_text().splitlines(keepends=True)
+    (run / f"{name}.jsonl").write_text("".join(["{\n", *lines[1:]]) if name == "evaluations" else "")
+    with pytest.raises(SystemExit, match=said):
+        COLLECT["complete_runs"](tmp_path / "minatar")

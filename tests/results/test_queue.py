@@ -6,12 +6,13 @@ import io
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 import tomllib
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,8 @@ def test_a_run_that_cannot_be_read_or_fails_keeps_no_other_from_its_turn(tmp_pat
     (failing.path).mkdir(parents=True)
     (failing.path / "checkpoints").write_text("no folder")
     done = run_queue(tmp_path, "--minutes=8", "--workers=1", code=1)
+    assert done.stdout.startswith("2 runs to do, 2 of them fit into 8 minutes\n")
+    assert "unreadable: " in done.stderr
     assert "seed-1: run: " in done.stderr
     assert "remove it to run it anew" in done.stderr
     assert "seed-2: " in done.stderr
@@ -192,6 +195,62 @@ def test_a_run_that_cannot_be_read_or_fails_keeps_no_other_from_its_turn(tmp_pat
     with tarfile.open(tmp_path / "work" / "abc1234.tar.gz") as archive:
         runs = {str(Path(name).parent) for name in archive.getnames()} - {"toy"}
     assert runs == {str(last.path.relative_to(tmp_path / WORK))}
+
+
+def test_a_run_that_cannot_be_read_is_not_planned_and_is_named(tmp_path: Path) -> None:
+    """It took the minutes of another one and was listed among those that would be started."""
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2") + PACE)
+    broken = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / WORK, CPU)[0]
+    broken.path.mkdir(parents=True)
+    (broken.path / "config.json").write_text("{")
+    with redirect_stderr(said := io.StringIO()):
+        assert started(tmp_path, "--minutes=3", "--workers=1") == [("first", 2)]
+    assert said.getvalue().startswith("unreadable: work/abc1234/")
+    assert said.getvalue().endswith("; remove it to run it anew\n")
+
+
+def test_an_archive_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1") + PACE)
+    run = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / WORK, CPU)[0].path
+    run.mkdir(parents=True)
+    for name in PROGRAM["LOGS"]:
+        (run / name).write_text("{}\n")
+    PROGRAM["note"]([run], tmp_path / WORK, {"commit": "abc1234"})
+    archive = PROGRAM["pack"]([run], tmp_path / WORK, tmp_path)
+    before = archive.read_bytes()
+    (run / "timing.jsonl").unlink()
+    with pytest.raises(FileNotFoundError):
+        PROGRAM["pack"]([run], tmp_path / WORK, tmp_path)
+    assert archive.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[[entry]", "error: queue: 'queue.toml' is not TOML: "),
+        ("entry = []", "error: queue: 'queue.toml' has no 'pace'; allowed: as in results/queue.toml"),
+        ('[[entry]]\nname = "first"\nseed = [1]\n' + PACE, "error: queue: 'queue.toml': "),
+    ],
+)
+def test_a_queue_that_is_none_is_refused_in_one_line(text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(text)
+    done = run_queue(tmp_path, "--minutes=1", "--dry-run", code=1)
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_queue_that_a_signal_stopped_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    long = entry("long", "rl", "1").replace("steps = 60", "steps = 20000")
+    (tmp_path / "queue.toml").write_text(long + PACE.replace("4000", "0.1"))
+    words = [sys.executable, RESULTS / "run_queue.py", *COMMON, "--minutes=60", "--workers=1"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("started" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=HANG)
+    assert process.returncode == 128 + signal.SIGINT, errors
+    assert "stopped: toy/catch  long  seed 1; the next call resumes it" in errors
 
 
 def test_a_signal_while_the_engine_ends_its_processes_ends_nothing_else() -> None:
@@ -204,7 +263,7 @@ class Slow:
 print(runpy.run_path({str(RESULTS / "run_queue.py")!r})["carry_out"]([], Slow(), 0.2 / 60))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True"), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0"), done.stderr
 
 
 @pytest.mark.slow

@@ -135,3 +135,32 @@ def test_the_last_complete_line_of_a_growing_log(tmp_path: Path) -> None:
     assert jsonl.last(tmp_path, "metrics") == {}
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' * 2000 + b'{"step": 2}\n' + GARBAGE + b'{"step": 3')
     assert jsonl.last(tmp_path, "metrics") == {"step": 2}
+
+
+def log(folder: Path, *records: dict[str, Any], name: str = "evaluations") -> Path:
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+@pytest.mark.parametrize(("mean", "damaged"), [(0.5, []), (0.5 + 1e-9, []), (8.5, [1]), (1e300, [1]), (None, [1])])
+def test_a_mean_that_is_not_that_of_its_returns_is_damage(mean: float, damaged: list[int], tmp_path: Path) -> None:
+    """A flipped bit of a number leaves a number: a report showed it as the run's score."""
+    assert jsonl.read(log(tmp_path, {"step": 30, "mean": mean, "returns": [1.0, 0.0]}), "evaluations")[1] == damaged
+
+
+def test_lines_that_come_twice_or_too_late_are_damage(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [{"step": step, "returns": [1.0]} for step in (30, 60, 60, 30, 90)]
+    read, damaged = jsonl.read(log(tmp_path, *records), "evaluations")
+    assert ([record["step"] for record in read], damaged) == ([30, 60, 90], [3, 4])
+    read, damaged = jsonl.read(log(tmp_path, *records, name="timing"), "timing")
+    assert ([record["step"] for record in read], damaged) == ([30, 60, 60, 90], [4])
+
+
+def test_a_finished_run_whose_score_was_changed_is_scored_again(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    file = path / "evaluations.jsonl"
+    *before, last = [json.loads(line) for line in file.read_text().splitlines()]
+    log(path, *before, {**last, "mean": last["mean"] + 1.0})
+    pv.resume(path, quiet=True)
+    assert file.read_bytes() == (whole / "evaluations.jsonl").read_bytes()

@@ -104,3 +104,17 @@ def test_a_checkpoint_that_would_run_code_is_refused(name: str, whole: Path, sto
     assert not marker.exists()
     pickle.loads(evil)  # the test's own check: the bytes do run code where they are unpickled
     assert marker.exists()
+
+
+def test_a_run_whose_config_json_was_changed_does_not_resume_as_another_one(stopped_run: Path, tmp_path: Path) -> None:
+    """A flipped bit of a number leaves a number: the run went on with another batch size, without a word."""
+    path = tmp_path / "run"
+    shutil.copytree(stopped_run, path)
+    config = path / "config.json"
+    before = config.read_text()
+    config.write_text(before.replace('"discount": 0.99', '"discount": 0.91'))
+    assert config.read_text() != before
+    with pytest.raises(pv.RunError, match=r"than config\.json has now \(discount: 0\.99 → 0\.91\); no other in "):
+        pv.resume(path, quiet=True)
+    config.write_text(before.replace('"steps": 160', '"steps": 200'))
+    assert pv.resume(path, quiet=True).config.steps == 200

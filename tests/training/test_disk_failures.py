@@ -121,3 +121,36 @@ def test_a_second_process_is_refused(whole: Path, tmp_path: Path) -> None:
         assert f"run_dir: '{tmp_path / 'run'}' is in use by process {os.getpid()} on " in second.stderr
         assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     finish_and_compare(tmp_path / "run", whole)
+
+
+def test_a_run_whose_lock_was_removed_writes_nothing_more(whole: Path, tmp_path: Path) -> None:
+    """A second process may have locked the folder since: the lines of both would be one log of wrong numbers."""
+    path, before = tmp_path / "run", list[bytes]()
+
+    def unlock() -> None:
+        (path / "run.lock").unlink()
+        before.append((path / "metrics.jsonl").read_bytes())
+
+    with pytest.raises(pv.RunError) as caught:
+        train_until(path, 70, unlock)
+    assert str(caught.value) == (
+        f"run folder: '{path}/run.lock' was removed: another process may work there, and this one writes nothing more; "
+        f"last good checkpoint: {path}/checkpoints/step-000000040; to resume: playvirtual train --resume {path}"
+    )
+    assert (path / "metrics.jsonl").read_bytes() == before[0]
+    finish_and_compare(path, whole)
+
+
+def test_a_run_whose_folder_was_moved_writes_nothing_into_the_run_that_took_its_place(tmp_path: Path) -> None:
+    path, aside, other = tmp_path / "run", tmp_path / "aside", tmp_path / "other"
+    stopped(other, 50, seed=2)
+    (other / "run.lock").write_text("process 1 on another host\n")
+
+    def replace() -> None:
+        path.rename(aside)
+        other.rename(path)
+
+    with pytest.raises(pv.RunError, match=r"run\.lock' is not that of this process any more: another process may"):
+        train_until(path, 70, replace)
+    assert len((path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert [folder.name for folder in checkpoint.complete(path)] == ["step-000000040", "step-000000051"]

@@ -128,6 +128,7 @@ class TrainingState(NamedTuple):
     state: Any  # as `flatten_state` was given it
     positions: dict[str, int]  # bytes of each JSONL log
     clock: dict[str, float]  # seconds by part
+    config: dict[str, Any]  # the options, but those that may change; unchecked, and empty before they were recorded
 
 
 def read_state(path: Path) -> TrainingState:
@@ -139,6 +140,7 @@ def read_state(path: Path) -> TrainingState:
             unflatten_state(files.entry(record, "tree"), tensors),
             {k: files.as_whole(v, k) for k, v in files.as_record(files.entry(record, "positions")).items()},
             {k: files.as_number(v, k) for k, v in files.as_record(files.entry(record, "clock")).items()},
+            files.as_record(record.get("config", {})),
         )
 
 

@@ -9,9 +9,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from playvirtual import files
 from playvirtual.errors import InputError, InUse, shown
+from playvirtual.files import Missing, Unreadable
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -51,10 +53,33 @@ def make_folder(path: Path) -> None:
 
 
 LOCK = "run.lock"
+LONGEST_HOLDER = 512  # bytes of what a lock says
+
+
+class RunLock(NamedTuple):
+    """A locked run folder, and what its lock says of the process that holds it."""
+
+    run: Path
+    holder: bytes
+
+    def lost(self) -> str:
+        """Why the folder at this path is no longer locked by this process; "" if it is.
+
+        Where somebody has removed the lock, or moved the folder away, another process may have locked what is there.
+        """
+        try:
+            found = files.read(self.run / LOCK, "run_dir", LONGEST_HOLDER)
+        except Missing:
+            return "was removed" if self.run.is_dir() else ""  # a folder that is gone is said in other words
+        except Unreadable as error:
+            if error.refused:  # as where too many files are open; the writing itself will say so
+                return ""
+            found = b""
+        return "" if found == self.holder else "is not that of this process any more"
 
 
 @contextmanager
-def lock_run_folder(run: Path) -> Iterator[None]:
+def lock_run_folder(run: Path) -> Iterator[RunLock]:
     """Locks the run folder for this process; raises `InUse` if another process has locked it."""
     try:
         # Not through a link: the lock of a foreign run folder must not empty a file elsewhere.
@@ -69,10 +94,11 @@ def lock_run_folder(run: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(descriptor, 64).decode(errors="replace").strip() or "another process"
+            holder = os.read(descriptor, LONGEST_HOLDER).decode(errors="replace").strip() or "another process"
             raise InUse(f"run_dir: {str(run)!r} is in use by {holder}; allowed: one process per run folder") from None
+        lock = RunLock(run, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        yield
+        os.pwrite(descriptor, lock.holder, 0)
+        yield lock
     finally:
         os.close(descriptor)

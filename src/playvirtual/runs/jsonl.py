@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from playvirtual.files import Missing, Unreadable
 from playvirtual.runs.atomic_io import fsync, write_atomic, write_synced
 
 NAMES = ("metrics", "evaluations", "timing")
+SEVERAL_A_STEP = ("timing",)  # the logs with more than one line for a step: of its metrics and of its evaluation
+MEAN_ROUNDING = 1e-6  # of the largest return
 TAIL = 8192  # bytes that surely hold the last line of metrics.jsonl
 REMOVED = ".removed"  # the ending of the file that has the lines which a resumed run has removed from a log
 
@@ -37,13 +39,15 @@ def _to_json(record: Mapping[str, Any]) -> str:
 def read(run: Path, name: str, numbers: Collection[str] = ()) -> tuple[list[Record], list[int]]:
     """The records of a log, and the line numbers, from 1, of damaged lines, which lack a step or one of `numbers`.
 
-    A last line without a newline is neither: a run is writing it, or was killed while it did.
+    So are lines that do not come after those before them. A last line without a newline is neither: a run is writing
+    it, or was killed while it did.
     """
-    records, damaged = [], []
+    records, damaged, least = list[Record](), [], 0
     for at, line in enumerate(_content(run, name).splitlines(keepends=True), 1):
         record = _record(line)
-        if record is not None and all(files.is_number(record.get(n)) for n in numbers):
+        if record is not None and record["step"] >= least and all(files.is_number(record.get(n)) for n in numbers):
             records.append(record)
+            least = record["step"] + (name not in SEVERAL_A_STEP)
         elif line.endswith(b"\n"):
             damaged.append(at)
     return records, damaged
@@ -148,15 +152,23 @@ def _content(run: Path, name: str) -> bytes:
 
 
 def _record(line: bytes) -> Record | None:
-    """The record of a line; None unless it is complete, has a step, and its returns, if it has any, are numbers."""
+    """The record of a line; None unless it is complete, has a step, and has the mean of its returns, if it has any."""
     try:
         record = files.as_record(files.parse_json(line)) if line.endswith(b"\n") else None
         if record is not None:
             files.as_whole(files.entry(record, "step"), "step")
-            files.as_numbers(record.get("returns", []), "returns")
+            returns = files.as_numbers(record.get("returns", []), "returns")
+            if "mean" in record and returns and not _is_mean(files.as_number(record["mean"], "mean"), returns):
+                return None
     except ValueError:
         return None
     return record
+
+
+def _is_mean(mean: float, returns: Sequence[float]) -> bool:
+    """Whether it is the mean of the returns, but for rounding: a flipped bit leaves a number, which is another one."""
+    largest = max(1.0, *map(abs, returns))
+    return abs(mean - sum(value / len(returns) for value in returns)) <= MEAN_ROUNDING * largest
 
 
 def _step(line: bytes) -> float:

@@ -6,11 +6,13 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from playvirtual.agents.agent import policy_state_dict
+from playvirtual.config.record import differences, from_dict, to_dict
+from playvirtual.config.schema import Config
 from playvirtual.device import num_threads
 from playvirtual.errors import InputError
 from playvirtual.messages import logger
@@ -29,6 +31,10 @@ class RunPosition(NamedTuple):
     clock: Mapping[str, float]  # seconds by part
 
 
+# When a run resumes; its environment may have been moved to another module, which its task names.
+MAY_CHANGE = ("task", "steps", "stop_at_score", "device")
+
+
 class NonFiniteWeights(ValueError):
     """The agent has weights, or optimizer state, that are infinite or NaN."""
 
@@ -41,7 +47,8 @@ def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str,
     tree, tensors = flatten_state(trainer.state_dict())
     if not all_finite({name: value for name, value in tensors.items() if name.startswith("state.agent")}):
         raise NonFiniteWeights
-    record = {"tree": tree, "positions": position.log_sizes, "clock": position.clock}
+    config = {name: value for name, value in to_dict(trainer.config).items() if name not in MAY_CHANGE}
+    record = {"tree": tree, "positions": position.log_sizes, "clock": position.clock, "config": config}
     weights, env = policy_state_dict(trainer.agent), trainer.env
     return [
         *policy_files(
@@ -58,6 +65,20 @@ def checkpoint_files(trainer: Trainer, position: RunPosition) -> list[tuple[str,
     ]
 
 
+def _check_same_config(own: Config, written: Mapping[str, Any], path: Path) -> None:
+    """Raises an InputError if the checkpoint was written under other options: a flipped bit of config.json is one."""
+    same = {name: value for name, value in to_dict(own).items() if name in MAY_CHANGE}
+    try:
+        changed = differences(from_dict({**written, **same}), own) if written else []
+    except InputError:  # of another version, whose options had other names
+        return
+    if changed:
+        raise InputError(
+            f"checkpoint: {str(path)!r} was written under another configuration than config.json has now "
+            f"({'; '.join(changed)})"
+        )
+
+
 def restore(trainer: Trainer, path: Path) -> RunPosition:
     """Restores a new trainer to the state of the checkpoint.
 
@@ -66,7 +87,8 @@ def restore(trainer: Trainer, path: Path) -> RunPosition:
     """
     checkpoint.verify(path)
     threads_before = num_threads(trainer.device)
-    state, log_sizes, clock = read_state(path)
+    state, log_sizes, clock, config = read_state(path)
+    _check_same_config(trainer.config, config, path)
     try:
         check_like(state, {**trainer.state_dict(), "env": {}})
         trainer.load_state_dict(state)

@@ -25,7 +25,7 @@ from playvirtual.errors import Crash, EnvError, InputError, RunError, in_one_lin
 from playvirtual.files import Unreadable
 from playvirtual.messages import logger
 from playvirtual.runs import checkpoint, jsonl, stopped
-from playvirtual.runs.atomic_io import lock_run_folder
+from playvirtual.runs.atomic_io import LOCK, RunLock, lock_run_folder
 from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
 from playvirtual.runs.stopped import Stopped
@@ -87,23 +87,23 @@ def run(
         return _start(config, path, make_runner)
 
 
-def _start(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder], Runner]) -> Run:
+def _start(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder, RunLock], Runner]) -> Run:
     RunFolder.refuse_existing(path)
     with closing(Trainer(config)) as trainer:
         folder = RunFolder.create(path)
-        with lock_run_folder(path):
+        with lock_run_folder(path) as lock:
             RunFolder.refuse_existing(path)  # another process may have started, and ended, a run there
             folder.write_config(config)
-            return make_runner(trainer, folder).train()
+            return make_runner(trainer, folder, lock).train()
 
 
-def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder], Runner]) -> Run:
+def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder, RunLock], Runner]) -> Run:
     if files.kind(path, "run_dir") != "folder":
         raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
     folder = RunFolder(path)
     if folder.is_export:
         raise InputError(f"run: {str(path)!r} is an export, which cannot be resumed; allowed: the run it was made of")
-    with lock_run_folder(path):
+    with lock_run_folder(path) as lock:
         folder.check_same_config(config)
         jsonl.check_regular(path)
         returns = jsonl.returns(path, config.agent_steps * config.frames_per_step)  # of the last evaluation
@@ -116,7 +116,7 @@ def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolde
             logger.info(f"{path} was stopped at step {early.step} ({early.reason}); {further} it")
             return Run(path, config, jsonl.returns(path, early.step) or [], early.reason)
         trainer = Trainer(config, resumes=bool(checkpoint.complete(path)))
-        with closing(make_runner(trainer, folder)) as runner:
+        with closing(make_runner(trainer, folder, lock)) as runner:
             runner.resume()
             folder.record_changes(config, runner.trainer.global_step)
             stopped.remove(path)
@@ -133,6 +133,7 @@ class Runner:
         self,
         trainer: Trainer,
         folder: RunFolder,
+        lock: RunLock,
         display: Display,
         interrupts: Interrupts,
         loggers: Loggers,
@@ -141,7 +142,7 @@ class Runner:
         announce: bool = False,
     ) -> None:
         self.announce = announce
-        self.trainer, self.folder, self.display = trainer, folder, display
+        self.trainer, self.folder, self.lock, self.display = trainer, folder, lock, display
         self.interrupts, self.loggers, self.callbacks = interrupts, loggers, callbacks
         self._stop = ""  # why the run ends after the present step, if it does
         self.last_checkpoint: Path | None = None  # the last good one
@@ -373,7 +374,15 @@ class Runner:
 
     @contextmanager
     def _naming_the_path(self) -> Iterator[None]:
-        """Turns a full disk, a read-only or a removed folder into a RunError with the path and the last checkpoint."""
+        """Turns a full disk, a read-only or a removed folder into a RunError with the path and the last checkpoint.
+
+        Nothing is written where another process may write: its run and this one would become one of wrong numbers.
+        """
+        if lost := self.lock.lost():
+            raise RunError(
+                f"run folder: {str(self.folder.path / LOCK)!r} {lost}: another process may work there, and this one "
+                f"writes nothing more; {self._last_good()}"
+            )
         try:
             yield
         except OSError as error:

@@ -510,7 +510,7 @@ def test_time_is_that_of_a_run_and_its_shares(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("last", "finished"), [(99_999, False), (100_000, True), (100_004, True)])
 def test_a_run_is_finished_once_its_last_step_is_evaluated(last: int, finished: bool, tmp_path: Path) -> None:
     write_run(tmp_path / "run", "atari/pong", "spr", 1, 3.0)
-    lines = [{"step": step, "mean": float(step), "returns": [1.0]} for step in (10, last)]
+    lines = [{"step": step, "mean": float(step), "returns": [float(step)]} for step in (10, last)]
     (tmp_path / "run" / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     record = read(tmp_path / "run")
     assert (record.finished, record.score, record.reached) == (finished, float(last), last)

@@ -224,10 +224,11 @@ def test_a_run_whose_configuration_cannot_be_read_is_named(
     (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / folder / "evaluations.jsonl").write_text('{"step": 240, "mean": 0.5}\n')
     monkeypatch.chdir(tmp_path)
-    assert main([*SWEEP, "--seeds", "1", "--dry-run"]) == 0
+    assert main([*SWEEP, "--rows", "rl", "--seeds", "1", "--dry-run"]) == 0
     planned = capsys.readouterr().out
     assert f"unreadable: run: '{folder}' cannot be read: " in planned
     assert "; remove it to run it anew" in planned
+    assert planned.endswith("\n1 run, 0 finished, 1 unreadable; nothing else to do\n")
 
 
 @pytest.mark.slow

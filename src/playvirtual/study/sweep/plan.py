@@ -62,14 +62,14 @@ def plan(planned: Sequence[Job], workers: int | None) -> str:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     lines += [f"unreadable: {error}" for error in unreadable.values()]
-    return "\n".join(
-        [*lines, "", f"{counted(len(planned), 'run')}, {len(finished)} finished; {_estimate(to_do, known, workers)}"]
-    )
+    counts = f"{counted(len(planned), 'run')}, {len(finished)} finished"
+    if unreadable:
+        counts += f", {len(unreadable)} unreadable"
+    rest = _estimate(to_do, known, workers) if to_do else "nothing else to do" if unreadable else "nothing to do"
+    return "\n".join([*lines, "", f"{counts}; {rest}"])
 
 
 def _estimate(to_do: Sequence[Job], known: Mapping[tuple[str, str], Rate], workers: int | None) -> str:
-    if not to_do:
-        return "nothing to do"
     measured = [(job, rate) for job in to_do if (rate := known.get((job.config.task, job.label)))]
     unknown = sorted({job.config.task for job in to_do} - {job.config.task for job, _ in measured})
     spent = sum(rate.seconds * steps_left(job) for job, rate in measured)
