@@ -111,7 +111,7 @@ def measure(path: Path, batches: int, device: torch.device) -> dict[str, object]
     if config.objective.constraint == "every":
         raise InputError(f"run: '{path}' compares cycles at every step; allowed: runs that compare their ends")
     with closing(Trainer(config)) as trainer:
-        restore(trainer, complete(path)[-1])
+        restore(trainer, complete(path)[-1], same_config=False)
         agent: Any = trainer.agent
         if getattr(agent, "objective", None) is None or not agent.objective.K:
             raise InputError(f"run: '{path}' predicts nothing; allowed: a run with K > 0")

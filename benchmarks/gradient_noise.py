@@ -55,7 +55,7 @@ def gradients(path: Path, variant: Variant, device: torch.device, count: int) ->
     config = RunFolder.open(path).config()
     config = replace(config, compile="off", device=str(device), precision="fp32" if exact else variant.precision)
     with hand_written(variant.fused), closing(Trainer(config)) as trainer:
-        restore(trainer, complete(path)[-1])
+        restore(trainer, complete(path)[-1], same_config=False)
         agent: Any = trainer.agent
         drawn = []
         for _ in range(count):

@@ -79,16 +79,18 @@ def _check_same_config(own: Config, written: Mapping[str, Any], path: Path) -> N
         )
 
 
-def restore(trainer: Trainer, path: Path) -> RunPosition:
-    """Restores a new trainer to the state of the checkpoint.
+def restore(trainer: Trainer, path: Path, *, same_config: bool = True) -> RunPosition:
+    """Restores a new trainer to the state of the checkpoint, which must have been written under its configuration.
 
+    Without `same_config` it need not have been, as where its state is looked at in another precision.
     An InputError says that the checkpoint cannot be used. A part of it may have been loaded by then: the trainer must
     not be used any more.
     """
     checkpoint.verify(path)
     threads_before = num_threads(trainer.device)
     state, log_sizes, clock, config = read_state(path)
-    _check_same_config(trainer.config, config, path)
+    if same_config:
+        _check_same_config(trainer.config, config, path)
     try:
         check_like(state, {**trainer.state_dict(), "env": {}})
         trainer.load_state_dict(state)
