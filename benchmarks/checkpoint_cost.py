@@ -29,6 +29,7 @@ from playvirtual.training.runner import Runner
 from playvirtual.training.trainer import Trainer
 
 NUM_ENVS = 8
+TIMED = 3  # checkpoints that are timed, each of a step of its own
 
 
 def play(trainer: Trainer, steps: int, seed: int) -> None:
@@ -59,7 +60,7 @@ def play(trainer: Trainer, steps: int, seed: int) -> None:
 
 def measure(game: str, steps: int, folder: Path) -> None:
     """Prints one line of figures for a game."""
-    config = pv.build(f"atari/{game}", device="cpu", steps=steps)
+    config = pv.build(f"atari/{game}", device="cpu", steps=steps + TIMED)
     trainer = Trainer(config)
     run = RunFolder.create(folder / game)
     run.write_config(config)
