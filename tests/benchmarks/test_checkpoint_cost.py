@@ -17,7 +17,7 @@ if not SCRIPTS.exists():
 @pytest.mark.slow  # 10 s
 def test_a_games_line_has_sizes_and_times(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(SCRIPTS)
-    monkeypatch.setattr(sys, "argv", ["checkpoint_cost.py", "pong", "--steps", "2500"])
+    monkeypatch.setattr(sys, "argv", ["checkpoint_cost.py", "pong", "--steps", "5000"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(SCRIPTS / "checkpoint_cost.py"), run_name="__main__")
     assert not ended.value.code
