@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,7 +136,8 @@ class Server:
             elif resident(child) > MEMORY_LIMIT:
                 killed = "memory"
             if killed:
-                os.killpg(child, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has just ended by itself
+                    os.killpg(child, signal.SIGKILL)
                 break
         code = int(self._process.stdout.readline())
         return Ended(code, killed, out.read_text(errors="replace"), err.read_text(errors="replace"))
