@@ -77,10 +77,10 @@ def _module(_name: str, kernel: Kernel, _device: int) -> CudaModule:
 
 @cache
 def _fits(name: str, kernel: Kernel, device: int) -> bool:
-    return at_all(name, lambda: _module(name, kernel, device).resident(name, kernel.threads, kernel.shared) > 0)
+    return fits_or_warns(name, lambda: _module(name, kernel, device).resident(name, kernel.threads, kernel.shared) > 0)
 
 
-def at_all(name: str, fits: Callable[[], bool]) -> bool:
+def fits_or_warns(name: str, fits: Callable[[], bool]) -> bool:
     """Whether it `fits`; a kernel that the compiler refuses does not, which is said, and slower ones are used then."""
     try:
         return fits()

@@ -104,7 +104,7 @@ def _fits(shape: Shape, device: int) -> bool:
         names = ("rollout_forward", "rollout_backward")
         return all(module.resident(name, shape.threads, shape.shared) > 0 for name in names)
 
-    return hopper.at_all("rollout", fits)
+    return hopper.fits_or_warns("rollout", fits)
 
 
 def _shape(samples: int, device: torch.device) -> Shape:
