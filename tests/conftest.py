@@ -1,6 +1,7 @@
 """Set-up before any test."""
 
 import random
+import signal
 from contextlib import suppress
 
 import numpy as np
@@ -17,6 +18,9 @@ with suppress(ImportError):
 
 # pytest's own handlers count as a program's set-up of logging, after which `pv.train` and others print no messages.
 log_to_stderr()
+
+# `make test &` in a script inherits that interrupts are ignored, and hands it on to what the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine that is slow or busy is no failure, so nothing is measured against the clock; every run of the tests
 # tries the same examples, so that what fails once fails again.

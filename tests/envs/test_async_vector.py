@@ -205,8 +205,7 @@ def test_a_family_that_is_a_factory_of_this_process_stays_in_it(config, monkeypa
 
 
 SCRIPT = """
-import os, signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+import os, time
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.async_vector import AsyncVectorEnv
 config = EnvironmentConfig(3, "zeros", 48, False, 4, 0, False, 0.0)
