@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +18,14 @@ from playvirtual.training import runner, trainer
 from playvirtual.training.interrupts import Interrupts
 from tests.training.interrupting import CATCH, stopped
 from tests.waiting import HANG, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _hangups_count() -> Iterator[None]:
+    """Under `nohup make test` hang-ups are ignored, here and in what is started."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_cannot_be_confirmed_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,13 +124,10 @@ def drain(terminal: int, until: Path) -> None:
 
 
 def test_a_hangup_that_is_ignored_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts() as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert stop.received is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.received is None
 
 
 def test_a_second_hangup_does_not_end_it_at_once() -> None:
