@@ -18,7 +18,7 @@ GL_PACKAGES := libegl1 libgl1 libopengl0
 GL_CHECK := MUJOCO_GL=egl $(BIN)/python -c 'import mujoco; mujoco.GLContext(8, 8).make_current()'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-all test-fast mutants dist demo docs docs-serve results clean moved
+.PHONY: help setup lint format test test-all test-oldest test-fast mutants dist demo docs docs-serve results clean moved
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,13 @@ test: setup lint ## set up, lint, check types, run the tests
 
 test-all: setup lint ## the same with the tests that take half a minute or more each
 	$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal --long
+
+OLDEST := .venv-oldest
+test-oldest: ## the tests with the oldest versions that pyproject.toml allows, PyTorch's excepted
+	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
+	{ $(PYTHON) -m tests.oldest_versions; grep '^torch==' constraints.txt; } > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[$(EXTRAS)]'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 test-fast: setup ## the quick tests between two edits, under 2 minutes on two cores
 	$(PYTEST) -n 2 --dist worksteal -m 'not slow' -q
@@ -71,7 +78,7 @@ results: setup ## start the next runs of results/queue.toml that fit into MINUTE
 	$(BIN)/python results/run_queue.py --minutes $(MINUTES) --per-gpu $(PER_GPU)
 
 clean: ## remove .venv, builds and caches
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp holds the folder it was made in: a copied or broken environment is made anew.

@@ -90,7 +90,9 @@ class DrqSac(Sac):
 
     def actor_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """SAC's, on the first view of each observation."""
-        return super().actor_losses(batch, randoms._replace(offsets=randoms.offsets[: len(batch.actions)]))
+        offsets, next_offsets, noise, next_noise, auxiliary = randoms
+        first = SacRandoms(offsets[: len(batch.actions)], next_offsets, noise, next_noise, auxiliary)
+        return super().actor_losses(batch, first)
 
 
 if TYPE_CHECKING:

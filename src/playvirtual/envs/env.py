@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from playvirtual.options import option
 Frames = npt.NDArray[np.uint8]  # (N, C, H, W)
 Floats = npt.NDArray[np.float32]  # (N,)
 Flags = npt.NDArray[np.bool_]  # (N,)
-ActionSpace = spaces.Discrete[np.int64] | spaces.Box
+ActionSpace: TypeAlias = "spaces.Discrete[np.int64] | spaces.Box"  # text: Discrete is generic from Gymnasium 1.3 on
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Targets(NamedTuple):
     rl: Tensor  # (R, …): z̃ of the RL loss' images
     future: Tensor  # (B, K, D): g_m(z̃) of s_{t+1} … s_{t+K}
     cycle: Tensor  # (B, views, D): of augmented views of s_t, in the metric space in which cycles close
-    past: Tensor = torch.empty(0)  # (B, K, D): g_m(z̃) of s_t … s_{t+K−1}; (B, 0, D) without backward prediction
+    past: Tensor | None = None  # (B, K, D): g_m(z̃) of s_t … s_{t+K−1}; with backward prediction alone
 
 
 class SelfPrediction(nn.Module):
@@ -159,7 +159,7 @@ class SelfPrediction(nn.Module):
         else:
             projected, cycle = self.g_m(recorded_z), cycle.flatten(1)
         projected, cycle = projected.unflatten(0, (B, states)), cycle.unflatten(0, (B, self.views))
-        past = projected[:, : self.K if self.backward_prediction else 0]
+        past = projected[:, : self.K] if self.backward_prediction else None
         return Targets(own, projected[:, -self.K :], cycle, past)
 
     def losses(
@@ -211,7 +211,7 @@ class SelfPrediction(nn.Module):
 
         It counts where all of s_t … s_{t+K} are in the episode, since it starts in the last of them.
         """
-        assert self.virtual is not None and z_last is not None  # noqa: PT018
+        assert self.virtual is not None and z_last is not None and targets.past is not None  # noqa: PT018
         z_back = self.virtual.b.rollout(z_last, actions.flip(1)).flip(1)  # (B, K, …): z′_t … z′_{t+K−1}
         return self._prediction_loss(z_back, targets.past, None if mask is None else mask[:, -1:])
 

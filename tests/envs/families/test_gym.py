@@ -267,7 +267,7 @@ print(rendered.shape, hashlib.sha256(rendered.tobytes()).hexdigest())
 
 def test_drawing_without_a_desktop_is_silent_and_the_same() -> None:
     pytest.importorskip("pygame", reason="Gymnasium draws CartPole with pygame")
-    desktop = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
+    desktop = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
     env = {name: value for name, value in os.environ.items() if name not in desktop}
     plain, ours = (
         subprocess.run([sys.executable, "-c", DRAW, who], env=env, capture_output=True, text=True, timeout=HANG)

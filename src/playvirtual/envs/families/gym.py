@@ -224,6 +224,7 @@ def prepare_drawing() -> None:
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         # Not "dummy" alone: some environments, such as highway-env's, draw nothing where they read that.
         os.environ.setdefault("SDL_VIDEODRIVER", "offscreen,dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # Gymnasium before 1.3 opens a sound card, and complains
 
 
 def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:

@@ -49,6 +49,7 @@ class RayEngine:
                 f"device: {device!r} is not allowed with gpus_per_run 0; allowed: auto, cpu, or a share of the "
                 f"{gpus:g} GPUs of the largest node"
             )
+        self._without_gpus = not wanted
         cpus = _largest_node(ray, "CPU")
         if cpus_per_run > cpus:
             raise InputError(
@@ -70,11 +71,13 @@ class RayEngine:
 
     def start(self, job: Job) -> None:
         run = str(Path(job.path).resolve())
+        # A run that was assigned no GPU may see those of its node: Ray hides them or not, by its version.
+        device = "cpu" if self._without_gpus else job.device
         if job.stage == "probe":
-            self._tasks[self._probe.remote(run, job.probe, job.device)] = job
+            self._tasks[self._probe.remote(run, job.probe, device)] = job
             return
         self._queued[job.path] = _locked_at(job)
-        self._tasks[self._train.remote({**job.arguments(), "run_dir": run})] = job
+        self._tasks[self._train.remote({**job.arguments(), "run_dir": run, "device": device})] = job
 
     def running(self) -> list[Job]:
         """The runs whose task has written the lock of its run folder, which all nodes share, and all probes."""
