@@ -212,7 +212,10 @@ class SacConfig(AgentConfig):
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
         image_size = config.environment.image_size
         if self.crop_size > image_size:
-            raise InputError(f"crop_size: {self.crop_size} is not allowed; allowed: 1 to image_size, {image_size}")
+            raise InputError(
+                f"crop_size: {self.crop_size} is not allowed; allowed: 1 to image_size, {image_size}, or the size "
+                "small, which fits it to the image (not for toys)"
+            )
         if self.log_std_min > self.log_std_max:
             raise InputError(
                 f"log_std_min: {self.log_std_min} is not allowed; allowed: log_std_max, {self.log_std_max}, or less"
