@@ -64,6 +64,17 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
+@dataclass(frozen=True)
+class _NamedMake:
+    """What makes environments, "module:function", imported when the first one is made."""
+
+    entry_point: str
+
+    def __call__(self, name: str, config: EnvironmentConfig) -> SingleEnv | gymnasium.Env[Any, Any]:
+        env: SingleEnv | gymnasium.Env[Any, Any] = resolve(self.entry_point)(name, config)
+        return env
+
+
 REWARD_STEPS = 200  # of random play that show how an environment pays
 EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
@@ -73,7 +84,7 @@ FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an E
 @explained
 def register_env(
     name: str,
-    make: MakeEnv | None = None,
+    make: MakeEnv | str | None = None,
     *,
     tasks: Sequence[str] | None = None,
     actions: ActionKind | Mapping[str, ActionKind] | None = None,
@@ -85,11 +96,13 @@ def register_env(
     >>> register_env("grid", lambda name, config: Grid(size=SIZES[name]), tasks=("small", "large"),
     ...              actions="discrete", options={"image_size": 12, "frame_stack": 1})  # doctest: +SKIP
 
-    `make` gets a task's name without the family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments
-    "name=value" of the command line (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a
-    `gymnasium.Env` whose observations or `rgb_array` renderings are images. Without `tasks` every name is accepted and
-    passed to `make`. `actions` is the kind of action space of all tasks, or of each by name; without it a task's
-    environment is made once to find out. `options` change the default options of a run with that kind of action space.
+    `make`, a function or "module:function", which is imported when it is first called, gets a task's name without the
+    family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments "name=value" of the command line
+    (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a `gymnasium.Env` whose observations or
+    `rgb_array` renderings are images. Without `tasks` every name is accepted and passed to `make`. `actions` is the
+    kind of action space of all tasks, or of each by name; without it a task's environment is made once to find out.
+    `options` change the default options of a run with that kind of action space, which are Atari's or DMControl's;
+    `size` among them chooses smaller networks, as `--size` does.
 
     A factory exists in this process alone and no worker process could call it: its environments are all played in this
     process, by a `SyncVectorEnv`. A family with worker processes is an `EnvFamily` in a module, named by `entry_point`
@@ -102,8 +115,13 @@ def register_env(
     if make is None:
         check_entry_point(entry_point)
     else:
+        if isinstance(make, str) and all(make.partition(":")):
+            make = _NamedMake(make)
         if not callable(make):
-            raise InputError(f"make: {shown(make)} of {name!r} is not allowed; allowed: a function of a task's name")
+            raise InputError(
+                f"make: {shown(make)} of {name!r} is not allowed; allowed: a function of a task's name and an "
+                "EnvironmentConfig, or 'module:function'"
+            )
         _check_tasks(name, tasks, actions)
         new = EnvFamily(
             tasks=None if tasks is None else tuple(tasks),
