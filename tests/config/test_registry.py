@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -285,3 +285,41 @@ def test_a_method_may_change_options_that_one_of_its_agents_has() -> None:
     pv.register_method("other", agents={"discrete": "rainbow"}, changes=changes)
     with pytest.raises(InputError, match="changes of the method 'other': option: 'q_tau' is not one of"):
         pv.build("toy/catch", method="other")
+
+
+@dataclass(frozen=True)
+class CalmConfig(RainbowConfig):
+    """Rainbow with an option more."""
+
+    decay: float = pv.option("weight of the squared latent state", low=0)
+
+
+def test_an_agent_may_take_over_the_numbers_of_the_one_that_it_extends() -> None:
+    mine = pv.hyperparameters_of("rainbow", CalmConfig, {"decay": "0.01", "n_step": 7})
+    pv.register_agent("calm", make_nothing, config=CalmConfig, actions="discrete", hyperparameters=mine)
+    for task in ("toy/catch", "minatar/breakout", "atari/pong"):
+        calm, rainbow = pv.build(task, method="calm").agent, pv.build(task).agent
+        shared = {f.name: getattr(rainbow, f.name) for f in fields(rainbow)}
+        assert calm == CalmConfig(**{**shared, "n_step": 7}, decay=0.01)
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "changes", "message"),
+    [
+        ("rainbo", CalmConfig, {}, "agent_kind: 'rainbo' is not known; did you mean 'rainbow'?"),
+        ("sac", CalmConfig, {"decay": 1}, "config: CalmConfig is not allowed; allowed: a subclass of SacConfig"),
+        ("rainbow", 3, {}, "config: 3 is not allowed; allowed: a frozen dataclass, a subclass of AgentConfig"),
+        ("rainbow", CalmConfig, {}, "changes: decay of CalmConfig is missing; allowed: a value for it"),
+        ("rainbow", CalmConfig, {"decay": 1, "stepp": 2}, "option: 'stepp' is not known; did you mean"),
+        ("rainbow", CalmConfig, {"decay": "much"}, "decay: 'much' is not allowed; allowed: a number"),
+    ],
+)
+def test_numbers_that_cannot_be_taken_over_are_one_line(agent: str, config: Any, changes: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pv.hyperparameters_of(agent, config, changes)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_method_names_kinds_of_actions_that_there_are() -> None:
+    with pytest.raises(InputError, match="agents: 'discret' is not known; did you mean 'discrete'"):
+        pv.register_method("mine", agents={"discret": "rainbow"})  # type: ignore[dict-item]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import Any, get_args
 
@@ -15,6 +15,7 @@ from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, unknown
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
+from playvirtual.options import UnknownOption, coerce, types_of
 
 ACTION_KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
 
@@ -90,8 +91,10 @@ def register_agent(
     `entry_point` is the class, or "module:Class"; it is called as
     `Class(config, observation_shape, action_space, device=, generator=, bf16=)` and must fulfil `Agent`.
     `config` is its own frozen dataclass of options, a subclass of `AgentConfig`; `hyperparameters` an instance, or a
-    mapping from "family/name", "family" or "" to one. `actions` names the kinds of action spaces it takes.
-    `run_options` maps the same keys to defaults of options that are not the agent's own, such as `learning_starts`.
+    mapping from "family/name", "family" or "" to one (`hyperparameters_of` makes it of another agent's). `actions`
+    names the kinds of action spaces it takes. `run_options` maps the same keys to defaults of options that are not the
+    agent's own, such as `learning_starts`; `reference_changes` are what preset `reference` changes. With
+    `method=False` no method picks the agent until `register_method` names one.
     """
     _load_built_in()
     kinds = frozenset([actions] if isinstance(actions, str) else actions)
@@ -118,6 +121,37 @@ def register_agent(
 
 
 @explained
+def hyperparameters_of(agent_name: str, config: Any, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The hyperparameters of a registered agent by task, as options of another agent that extends them.
+
+    >>> register_agent("calm", "my_package.calm:Calm", config=CalmConfig, actions="discrete",
+    ...                hyperparameters=hyperparameters_of("rainbow", CalmConfig, {"decay": 0.01}))  # doctest: +SKIP
+
+    `config` is a frozen dataclass, a subclass of that agent's own ("rainbow" has `RainbowConfig`, "sac" `SacConfig`, of
+    `playvirtual.config.schema`). `changes` are values on every task of options that it adds, and of others.
+    """
+    spec = agent(agent_name)
+    _check_options(config)
+    if not issubclass(config, spec.config):
+        raise InputError(
+            f"config: {config.__name__} is not allowed; allowed: a subclass of {spec.config.__name__}, the options of "
+            f"{agent_name!r}"
+        )
+    types = types_of(config)
+    names = [f.name for f in fields(config)]
+    if strange := [name for name in changes or {} if name not in names]:
+        raise UnknownOption(strange[0], names)
+    given = {name: coerce(name, types[name], value) for name, value in (changes or {}).items()}
+    theirs = [f.name for f in fields(spec.config)]
+    if missing := [f.name for f in fields(config) if f.default is MISSING and f.name not in [*theirs, *given]]:
+        raise InputError(f"changes: {', '.join(missing)} of {config.__name__} is missing; allowed: a value for it")
+    return {
+        task: config(**{**{name: getattr(options, name) for name in theirs}, **given})
+        for task, options in spec.hyperparameters.items()
+    }
+
+
+@explained
 def register_method(
     name: str,
     *,
@@ -127,6 +161,9 @@ def register_method(
 ) -> None:
     """Makes a method known: a name for an agent per kind of action space with some options changed."""
     _load_built_in()
+    for kind in agents:
+        if kind not in ACTION_KINDS:
+            raise unknown("agents", str(kind), ACTION_KINDS)
     _add(_methods, "method", name, MethodSpec(name, dict(agents), dict(changes or {}), note))
 
 
