@@ -323,3 +323,21 @@ def test_numbers_that_cannot_be_taken_over_are_one_line(agent: str, config: Any,
 def test_a_method_names_kinds_of_actions_that_there_are() -> None:
     with pytest.raises(InputError, match="agents: 'discret' is not known; did you mean 'discrete'"):
         pv.register_method("mine", agents={"discret": "rainbow"})  # type: ignore[dict-item]
+
+
+def test_a_run_of_an_extension_that_is_not_there_says_what_it_needs() -> None:
+    register_own()
+    pv.register_sampler("of-mine", make_nothing)
+    record = to_dict(pv.build("toy/catch", method="own"))
+    guided = to_dict(pv.build("toy/catch", virtual_actions="of-mine"))
+    for name in ("_agents", "_methods", "_samplers"):
+        getattr(registry, name).pop("own", None)
+        getattr(registry, name).pop("of-mine", None)
+    for kind, wrong in (("agent_kind: 'own'", record), ("virtual_actions: 'of-mine'", guided)):
+        with pytest.raises(InputError) as caught:
+            from_dict(wrong)
+        assert str(caught.value).startswith(f"{kind} is not known; ")
+        assert str(caught.value).endswith(", and what an extension registers (installed, or --import)")
+    for call in ({"task": "toy/catch", "method": "own"}, {"task": "corridor/own"}):
+        with pytest.raises(InputError, match=r"and what an extension registers \(installed, or --import\)$"):
+            pv.build(**call)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, unregistered
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
 from playvirtual.options import UnknownOption, coerce, types_of
 
@@ -226,7 +226,7 @@ def agent(name: str) -> AgentSpec:
     """The agent of that name."""
     load_all()
     if name not in _agents:
-        raise unknown("agent_kind", name, _agents)
+        raise unregistered("agent_kind", name, _agents)
     return _agents[name]
 
 
@@ -243,7 +243,7 @@ def method(name: str) -> MethodSpec:
     """The method of that name."""
     load_all()
     if name not in _methods:
-        raise unknown("method", name, _methods)
+        raise unregistered("method", name, _methods)
     return _methods[name]
 
 
@@ -262,7 +262,7 @@ def sampler_names() -> list[str]:
 def load_sampler(name: str) -> Callable[..., Any]:
     """The class or function that makes the sampler of that name."""
     if name not in sampler_names():
-        raise unknown("virtual_actions", name, _samplers)
+        raise unregistered("virtual_actions", name, _samplers)
     return resolve(_samplers[name])
 
 

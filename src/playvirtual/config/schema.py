@@ -13,7 +13,7 @@ from playvirtual.device import check_device_name
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, unregistered
 from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option, types_of
 
 PRESETS = ("paper", "reference")
@@ -390,7 +390,7 @@ def validated(config: Config) -> Config:
         raise unknown("preset", config.preset, PRESETS)
     check_device_name(config.device)
     if config.objective.virtual_actions not in registry.sampler_names():
-        raise unknown("virtual_actions", config.objective.virtual_actions, registry.sampler_names())
+        raise unregistered("virtual_actions", config.objective.virtual_actions, registry.sampler_names())
     if not re.fullmatch(r"\d{1,9}(\.\d+)?A|\d{1,9}", config.objective.M):
         raise InputError(
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "

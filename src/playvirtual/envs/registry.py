@@ -22,7 +22,7 @@ from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.image import ToFrame, newest_to_frame
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv, close_all
-from playvirtual.errors import InputError, shown, unknown
+from playvirtual.errors import InputError, shown, unknown, unregistered
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
 ActionKind = Literal["discrete", "continuous"]
@@ -417,7 +417,7 @@ def _split(task: str) -> tuple[str, str]:
         allowed = ", ".join(f"{known}/<name>" for known in FAMILIES)
         raise InputError(f"task: {task!r} has no family; {hint}allowed: {allowed}")
     if kind not in FAMILIES:
-        raise unknown("task family", kind, FAMILIES, _meant_by_id(task))
+        raise unregistered("task family", kind, FAMILIES, _meant_by_id(task))
     return kind, name
 
 
