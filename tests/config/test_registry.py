@@ -341,3 +341,11 @@ def test_a_run_of_an_extension_that_is_not_there_says_what_it_needs() -> None:
     for call in ({"task": "toy/catch", "method": "own"}, {"task": "corridor/own"}):
         with pytest.raises(InputError, match=r"and what an extension registers \(installed, or --import\)$"):
             pv.build(**call)
+
+
+def test_a_sampler_that_takes_no_sigma_is_one_line() -> None:
+    pv.register_sampler("plain", lambda seen: seen)
+    with pytest.raises(
+        InputError, match=r"^virtual_actions: 'plain' cannot be made with sigma=0.05 \(.*; allowed: a class"
+    ):
+        registry.make_sampler("plain", 0.05)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
+from inspect import signature
 from typing import Any, get_args
 
 from playvirtual.calls import explained
@@ -264,6 +265,19 @@ def load_sampler(name: str) -> Callable[..., Any]:
     if name not in sampler_names():
         raise unregistered("virtual_actions", name, _samplers)
     return resolve(_samplers[name])
+
+
+def make_sampler(name: str, sigma: float) -> Any:
+    """The sampler of that name with noise of that scale."""
+    make = load_sampler(name)
+    try:
+        signature(make).bind(sigma=sigma)
+    except TypeError as error:
+        raise InputError(
+            f"virtual_actions: {name!r} cannot be made with sigma={sigma:g} ({error}); allowed: a class or function "
+            "that takes `sigma` and gives a sampler"
+        ) from None
+    return make(sigma=sigma)
 
 
 def load_all() -> None:

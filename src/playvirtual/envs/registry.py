@@ -208,12 +208,37 @@ def _say_limit(task: str, declared_by: str) -> None:
 def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
     factory = env_family(task).make
     assert factory is not None, task
-    env = factory(_split(task)[1], config)
+    if family(task) in BUILT_IN:
+        env = factory(_split(task)[1], config)
+    else:
+        from playvirtual.envs.families.gym import in_one_task_line
+
+        with in_one_task_line(task, "be made"):
+            env = factory(_split(task)[1], config)
+        _check_made(env, task)
     if isinstance(env, gymnasium.Env):
         from playvirtual.envs.families.gym import wrap
 
         return wrap(env, task, config)
     return env
+
+
+def _check_made(env: Any, task: str) -> None:
+    """Raises an InputError unless a registered factory made an environment, with the kind of actions it was given."""
+    wanted = ["action_space", "reset", "step", "render", "close"]
+    wanted += [] if isinstance(env, gymnasium.Env) else ["frame", "frame_shape"]
+    if missing := [name for name in wanted if not hasattr(env, name)]:
+        raise InputError(
+            f"task: {task!r} made {shown(env)}, which lacks {', '.join(missing)}; allowed: a gymnasium.Env or a "
+            "SingleEnv"
+        )
+    actions, name = env_family(task).actions, _split(task)[1]
+    said = actions if actions is None or isinstance(actions, str) else actions[name]
+    if said is not None and (said == "discrete") != isinstance(env.action_space, spaces.Discrete):
+        raise InputError(
+            f"actions: {task!r} is registered with {said} ones and its action space is {shown(env.action_space)}; "
+            "allowed: the kind that it has"
+        )
 
 
 def num_workers_for(task: str, num_envs: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from playvirtual.method.actions import action_space
+from playvirtual.method.actions import DiscreteActions, action_space
 from playvirtual.method.dynamics import Dynamics, RolloutBatch, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance
 from playvirtual.method.samplers import (
@@ -150,6 +150,9 @@ class VirtualTrajectories(nn.Module):
         if drawn.shape[:3] != (batch_size, self.M, self.K):
             shape = f"({batch_size}, {self.M}, {self.K}, …)"
             raise ValueError(f"sampler: it gave actions of shape {tuple(drawn.shape)}; allowed: {shape}")
+        if isinstance(self.actions, DiscreteActions) and drawn.dtype != torch.int64:
+            kind = str(drawn.dtype).removeprefix("torch.")
+            raise ValueError(f"sampler: it gave actions of the type {kind}; allowed: int64, as of discrete actions")
         return drawn
 
     def project(self, z: Tensor) -> Tensor:
