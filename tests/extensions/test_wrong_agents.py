@@ -59,6 +59,16 @@ def update(change: Callable[[pv.Update], Any]) -> Callable[[Any], Overrides]:
     return lambda dqn: {"update": lambda self, batch, schedule: change(dqn.update(self, batch, schedule))}
 
 
+def schedules(of: dict[str, Any]) -> Callable[[Any], Overrides]:
+    """The DQN with schedules."""
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(type(self), self).__init__(*args, **kwargs)
+        self.schedules = of
+
+    return lambda dqn: {"__init__": make}
+
+
 def growing(dqn: Any) -> Overrides:
     """The DQN that has one metric more in each update."""
 
@@ -114,8 +124,16 @@ WRONG: dict[str, tuple[Callable[[Any], Overrides], str]] = {
         "policy_parts: 'policy' of 'wrong' is not among its parts; allowed: q, target_q",
     ),
     "parts without names": (
-        lambda dqn: {"parts": property(lambda self: ["q"])},
-        "parts: ['q'] of 'wrong' is not allowed; allowed: name → nn.Module",
+        lambda dqn: {"parts": property(lambda self: [self.q])},
+        "parts: a list of 'wrong'; allowed: a dict, name → nn.Module",
+    ),
+    "a schedule that is a number": (
+        schedules({"rate": 0.3}),
+        "schedules: 'rate' is 0.3; allowed: a function of the step",
+    ),
+    "a schedule in the place of a counter": (
+        schedules({"step": float}),
+        "schedules: 'step' is in every line of metrics; allowed: another name",
     ),
     "another way to be made": (
         lambda dqn: {"__init__": lambda self, config, observation_shape, action_space, device: None},

@@ -23,6 +23,7 @@ from playvirtual.method import ActionSpace, action_space
 from playvirtual.replay.buffer import ReplayBuffer
 from playvirtual.replay.samplers import BatchSampler
 
+COUNTERS = ("step", "episodes", "updates", "return")  # what lines of metrics have of every run
 Observations = Tensor | npt.NDArray[np.uint8]  # (…, C, H, W) uint8
 
 
@@ -217,12 +218,17 @@ def make_agent(
     if missing := [name for name in wanted if not hasattr(agent, name)]:
         raise InputError(f"agent: {spec.name!r} lacks {', '.join(missing)}; allowed: a class that fulfils `Agent`")
     if not isinstance(agent.parts, Mapping) or not all(isinstance(part, nn.Module) for part in agent.parts.values()):
-        raise InputError(f"parts: {shown(agent.parts)} of {spec.name!r} is not allowed; allowed: name → nn.Module")
+        raise InputError(f"parts: a {type(agent.parts).__name__} of {spec.name!r}; allowed: a dict, name → nn.Module")
     if unknown_parts := [name for name in agent.policy_parts if name not in agent.parts]:
         raise InputError(
             f"policy_parts: {shown(unknown_parts[0])} of {spec.name!r} is not among its parts; allowed: "
             f"{', '.join(agent.parts)}"
         )
+    for name, schedule in agent.schedules.items():
+        if not callable(schedule):
+            raise InputError(f"schedules: {name!r} is {shown(schedule)}; allowed: a function of the step")
+        if name in COUNTERS:
+            raise InputError(f"schedules: {name!r} is in every line of metrics; allowed: another name")
     return agent
 
 
