@@ -207,6 +207,12 @@ def protect_built_in() -> None:
     _built_in.update(_agents, _methods, _samplers)
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a registered agent, method or sampler comes with this package."""
+    load_all()
+    return name in _built_in
+
+
 def _check_name(entries: Mapping[str, Any], what: str, name: str, entry: Any) -> None:
     if not isinstance(name, str) or not name or set(name) & set(" /\\,;"):
         raise InputError(f"{what}: {name!r} is not allowed as a name; allowed: no spaces, slashes, commas")
