@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playvirtual.api import benchmark, configure, evaluate, export, load, resume, train, video
     from playvirtual.bench.measure import Measurement
     from playvirtual.config.build import build
-    from playvirtual.config.registry import register_agent, register_method, register_sampler
+    from playvirtual.config.registry import hyperparameters_of, register_agent, register_method, register_sampler
     from playvirtual.config.schema import AgentConfig, Config
     from playvirtual.envs.registry import register_env
     from playvirtual.errors import InputError, Interrupted, RunError, StopTraining
@@ -58,6 +58,7 @@ __all__ = [
     "evaluate",
     "export",
     "export_with_card",
+    "hyperparameters_of",
     "load",
     "option",
     "pull",
@@ -83,7 +84,9 @@ _MODULES = {
     **dict.fromkeys(
         ("PlayVirtualLoss", "SelfPrediction", "VirtualTrajectories", "sample_sequences"), "playvirtual.method"
     ),
-    **dict.fromkeys(("register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"),
+    **dict.fromkeys(
+        ("hyperparameters_of", "register_agent", "register_method", "register_sampler"), "playvirtual.config.registry"
+    ),
     **dict.fromkeys(("GymPolicy", "TrainedAgent"), "playvirtual.runs.trained_agent"),
     **dict.fromkeys(("pull", "push"), "playvirtual.share.hub"),
     "Measurement": "playvirtual.bench.measure",

@@ -66,6 +66,13 @@ def unknown(kind: str, value: str, allowed: Iterable[str], meant: str | None = N
     return InputError(f"{kind}: {shown(value)} is not known; {hint}allowed: {listed}")
 
 
+def unregistered(kind: str, value: str, allowed: Iterable[str], meant: str | None = None) -> InputError:
+    """`unknown` for a name that an extension might register which is not there."""
+    return InputError(
+        f"{unknown(kind, value, allowed, meant)}, and what an extension registers (installed, or --import)"
+    )
+
+
 def closest(value: object, names: Sequence[str], cutoff: float = 0.5) -> str | None:
     """The name that differs in case only, else the most similar one, if one is similar by `cutoff` of 1."""
     if not isinstance(value, str):

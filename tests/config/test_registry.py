@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from playvirtual.config import registry
 from playvirtual.config.build import base
 from playvirtual.config.hyperparameters import RAINBOW
 from playvirtual.config.record import from_dict, to_dict
-from playvirtual.config.schema import RainbowConfig
+from playvirtual.config.schema import RainbowConfig, SacConfig
 from playvirtual.errors import InputError
 
 
@@ -221,3 +221,131 @@ def test_an_extension_that_raises_is_a_warning_and_the_others_are_loaded(
     assert messages[0] == "the extension 'bad' cannot be loaded (RuntimeError: two lines)"
     assert "the extension 'gone' cannot be loaded (ModuleNotFoundError" in messages[1]
     assert len(messages) == 2  # loaded once, and so warned once
+
+
+def dark(name: str, config: Any) -> Any:
+    """Stands for a family's environments; none is made in these tests."""
+
+
+@pytest.mark.parametrize("size_of", ["the family", "the run"])
+@pytest.mark.parametrize("side", [8, 40])
+def test_the_size_small_fits_networks_to_the_images_of_a_family(size_of: str, side: int) -> None:
+    actions = {"left-or-right": "discrete", "anywhere": "continuous"}
+    own, given = ({"size": "small"}, {}) if size_of == "the family" else ({}, {"size": "small"})
+    pv.register_env("dark", dark, tasks=tuple(actions), actions=actions, options={"image_size": side, **own})  # type: ignore[arg-type]
+    discrete, continuous = (pv.build(f"dark/{name}", **given) for name in actions)  # type: ignore[arg-type]
+    assert discrete.environment.image_size == continuous.environment.image_size == side
+    assert isinstance(discrete.agent, RainbowConfig)
+    assert isinstance(continuous.agent, SacConfig)
+    assert discrete.agent.channels == continuous.agent.channels == ((32,) if side == 8 else (16, 32))
+    assert continuous.agent.crop_size == (8 if side == 8 else 37)
+    for config in (discrete, continuous):
+        assert config.size == "small"
+        assert from_dict(to_dict(config)) == config
+
+
+def test_a_run_may_choose_another_size_than_its_family() -> None:
+    pv.register_env("dark", dark, tasks=("walk",), actions="discrete", options={"size": "small"})
+    config = pv.build("dark/walk", size="paper")
+    assert config.agent == pv.build("atari/pong").agent
+    assert from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lamda_cyc": 2}, "option: 'lamda_cyc' is not known; did you mean 'lambda_cyc_max'?"),
+        ({"K": "two"}, "K: 'two' is not allowed; allowed: a whole number"),
+        ({"task": "toy/reach"}, "task: 'toy/reach' is not allowed there; allowed: other options of a run"),
+        ({"method": "spr"}, "method: 'spr' is not allowed there; allowed: other options of a run"),
+    ],
+)
+def test_wrong_options_of_what_is_registered_name_where_they_stand(values: dict[str, Any], message: str) -> None:
+    pv.register_env("dark", dark, tasks=("walk",), actions="discrete", options=values)
+    pv.register_method("mine", agents={"discrete": "rainbow"}, changes=values)
+    register_own(run_options={"": values})
+    wrong = {
+        "options of the env family 'dark'": {"task": "dark/walk"},
+        "changes of the method 'mine'": {"task": "toy/catch", "method": "mine"},
+        "run_options of the agent 'own'": {"task": "toy/catch", "method": "own"},
+    }
+    for source, call in wrong.items():
+        with pytest.raises(InputError) as caught:
+            pv.build(**call)
+        assert str(caught.value).startswith(f"{source}: {message}")
+
+
+def test_a_method_may_change_options_that_one_of_its_agents_has() -> None:
+    changes = {"n_step": 7, "q_tau": 0.03}
+    pv.register_method("mine", agents={"discrete": "rainbow", "continuous": "sac"}, changes=changes)
+    discrete, continuous = (pv.build(task, method="mine").agent for task in ("toy/catch", "toy/reach"))
+    assert isinstance(discrete, RainbowConfig)
+    assert isinstance(continuous, SacConfig)
+    assert (discrete.n_step, continuous.q_tau) == (7, 0.03)
+    pv.register_method("other", agents={"discrete": "rainbow"}, changes=changes)
+    with pytest.raises(InputError, match="changes of the method 'other': option: 'q_tau' is not one of"):
+        pv.build("toy/catch", method="other")
+
+
+@dataclass(frozen=True)
+class CalmConfig(RainbowConfig):
+    """Rainbow with an option more."""
+
+    decay: float = pv.option("weight of the squared latent state", low=0)
+
+
+def test_an_agent_may_take_over_the_numbers_of_the_one_that_it_extends() -> None:
+    mine = pv.hyperparameters_of("rainbow", CalmConfig, {"decay": "0.01", "n_step": 7})
+    pv.register_agent("calm", make_nothing, config=CalmConfig, actions="discrete", hyperparameters=mine)
+    for task in ("toy/catch", "minatar/breakout", "atari/pong"):
+        calm, rainbow = pv.build(task, method="calm").agent, pv.build(task).agent
+        shared = {f.name: getattr(rainbow, f.name) for f in fields(rainbow)}
+        assert calm == CalmConfig(**{**shared, "n_step": 7}, decay=0.01)
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "changes", "message"),
+    [
+        ("rainbo", CalmConfig, {}, "agent_kind: 'rainbo' is not known; did you mean 'rainbow'?"),
+        ("sac", CalmConfig, {"decay": 1}, "config: CalmConfig is not allowed; allowed: a subclass of SacConfig"),
+        ("rainbow", 3, {}, "config: 3 is not allowed; allowed: a frozen dataclass, a subclass of AgentConfig"),
+        ("rainbow", CalmConfig, {}, "changes: decay of CalmConfig is missing; allowed: a value for it"),
+        ("rainbow", CalmConfig, {"decay": 1, "stepp": 2}, "option: 'stepp' is not known; did you mean"),
+        ("rainbow", CalmConfig, {"decay": "much"}, "decay: 'much' is not allowed; allowed: a number"),
+    ],
+)
+def test_numbers_that_cannot_be_taken_over_are_one_line(agent: str, config: Any, changes: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pv.hyperparameters_of(agent, config, changes)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_method_names_kinds_of_actions_that_there_are() -> None:
+    with pytest.raises(InputError, match="agents: 'discret' is not known; did you mean 'discrete'"):
+        pv.register_method("mine", agents={"discret": "rainbow"})  # type: ignore[dict-item]
+
+
+def test_a_run_of_an_extension_that_is_not_there_says_what_it_needs() -> None:
+    register_own()
+    pv.register_sampler("of-mine", make_nothing)
+    record = to_dict(pv.build("toy/catch", method="own"))
+    guided = to_dict(pv.build("toy/catch", virtual_actions="of-mine"))
+    for name in ("_agents", "_methods", "_samplers"):
+        getattr(registry, name).pop("own", None)
+        getattr(registry, name).pop("of-mine", None)
+    for kind, wrong in (("agent_kind: 'own'", record), ("virtual_actions: 'of-mine'", guided)):
+        with pytest.raises(InputError) as caught:
+            from_dict(wrong)
+        assert str(caught.value).startswith(f"{kind} is not known; ")
+        assert str(caught.value).endswith(", and what an extension registers (installed, or --import)")
+    for call in ({"task": "toy/catch", "method": "own"}, {"task": "corridor/own"}):
+        with pytest.raises(InputError, match=r"and what an extension registers \(installed, or --import\)$"):
+            pv.build(**call)
+
+
+def test_a_sampler_that_takes_no_sigma_is_one_line() -> None:
+    pv.register_sampler("plain", lambda seen: seen)
+    with pytest.raises(
+        InputError, match=r"^virtual_actions: 'plain' cannot be made with sigma=0.05 \(.*; allowed: a class"
+    ):
+        registry.make_sampler("plain", 0.05)

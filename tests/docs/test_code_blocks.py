@@ -89,7 +89,7 @@ def test_every_python_block_of_a_page_that_trains_runs(page: Path, tmp_path: Pat
     trained = {log.parent.name for log in tmp_path.rglob("evaluations.jsonl") if log.stat().st_size}
     assert trained
     if page.stem == "extending":
-        assert trained == {"dqn", "guided", "corridor", "light", "method"}
+        assert trained == {"dqn", "calm", "guided", "corridor", "light", "method"}
 
 
 @pytest.mark.slow

@@ -242,6 +242,57 @@ def test_a_gymnasium_env_without_pixels_is_one_line(no_families_are_left, settin
     assert "\n" not in str(caught.value)
 
 
+def test_a_factory_may_be_given_by_its_name_and_is_imported_when_it_is_first_used(
+    no_families_are_left, settings, tmp_path, monkeypatch
+):
+    (tmp_path / "lamps_of_a_test.py").write_text(
+        "from tests.envs.test_registry import IMAGE, Switch\ndef make(name, config):\n    return Switch(IMAGE)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):  # the second time it is the same again
+        register_env("lamp", "lamps_of_a_test:make", tasks=("bright",), actions="discrete")
+    assert task_names()[-1] == "lamp/bright"
+    assert "lamps_of_a_test" not in sys.modules
+    env = make("lamp/bright", 1, training=True, config=settings(action_repeat=1, image_size=4))
+    assert not env.reset([0], [0]).any()
+    register_env("dark", "no_module_of_a_test:make", tasks=("bright",), actions="discrete")
+    with pytest.raises(InputError, match="entry_point: 'no_module_of_a_test:make' cannot be loaded"):
+        make("dark/bright", 1, training=True, config=settings())
+
+
+@pytest.mark.parametrize(
+    ("factory", "error"),
+    [
+        (
+            lambda name, config: None,
+            "task: 'lamp/a' made None, which lacks action_space, reset, step, render, close, fr",
+        ),
+        (lambda: Switch(IMAGE), "task: 'lamp/a' cannot be made: TypeError: .* takes 0 positional arguments but 2 were"),
+        (lambda name, config: {}[name], "task: 'lamp/a' cannot be made: KeyError: 'a'"),
+    ],
+)
+@pytest.mark.parametrize("actions", ["discrete", None])
+def test_a_factory_that_makes_no_environment_is_one_line(no_families_are_left, settings, factory, error, actions):
+    register_env("lamp", factory, tasks=("a",), actions=actions)
+    config = settings()
+    look = (
+        (lambda: action_kind("lamp/a"))
+        if actions is None
+        else (lambda: make("lamp/a", 1, training=True, config=config))
+    )
+    with pytest.raises(InputError, match=f"^{error}") as caught:
+        look()
+    assert "\n" not in str(caught.value)
+
+
+def test_actions_of_another_kind_than_registered_are_one_line(no_families_are_left, settings):
+    register_env("lamp", lambda name, config: Switch(IMAGE), tasks=("a",), actions={"a": "continuous"})
+    with pytest.raises(
+        InputError, match=r"^actions: 'lamp/a' is registered with continuous ones and its action space is"
+    ):
+        make("lamp/a", 1, training=True, config=settings(image_size=4))
+
+
 def test_a_name_is_registered_once(grid):
     options = {"image_size": 12, "frame_stack": 1}
     register_env("grid", make_grid, tasks=("small", "large"), actions="discrete", options=options)  # the same again
@@ -289,6 +340,7 @@ def test_a_family_has_a_plain_name(no_families_are_left, name):
     [
         ({}, "'bad' needs either `make` or `entry_point`"),
         ({"make": make_grid, "entry_point": "a:b"}, "'bad' needs either `make` or `entry_point`"),
+        ({"make": "module"}, "make: 'module' of 'bad' is not allowed; .*, or 'module:function'"),
         ({"make": make_grid, "tasks": ()}, r"tasks: \(\) of 'bad' is not allowed"),
         ({"make": make_grid, "tasks": "small"}, "tasks: 'small' of 'bad' is not allowed"),
         ({"make": make_grid, "tasks": ("",)}, "of 'bad' is not allowed; allowed: a sequence of names"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,9 @@ def test_models_and_heads_of_ones_own_are_used() -> None:
     ("changes", "message"),
     [
         ({"K": 0}, r"K: 0 is not allowed; allowed: whole numbers from 1 on"),
+        ({"K": "3"}, r"K: '3' is not allowed; allowed: whole numbers from 1 on"),
+        ({"tau": "1"}, r"tau: '1' is not allowed; allowed: numbers from 0 to 1"),
+        ({"latent": 8.0}, r"latent: 8\.0 is not allowed; allowed: a number of features, or \(C, H, W\)"),
         ({"M": -1}, r"M: -1 is not allowed"),
         ({"tau": 1.5}, r"tau: 1\.5 is not allowed; allowed: numbers from 0 to 1"),
         ({"latent": (4, 4)}, r"latent: \(4, 4\) is not allowed; allowed: a number of features, or \(C, H, W\)"),
@@ -155,6 +159,65 @@ def test_models_and_heads_of_ones_own_are_used() -> None:
 def test_bad_options_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loss(encoder(), **changes)
+
+
+@pytest.mark.parametrize("name", ["encoder", "forward", "backward", "sampler"])
+def test_a_class_or_function_in_the_place_of_an_object_is_refused_in_one_line(name: str) -> None:
+    wrong: dict[str, Any] = {"encoder": torch.flatten, "forward": DenseDynamics, "sampler": pv.method.Uniform}
+    wrong["backward"] = 3
+    given = {"f": encoder(), name if name != "encoder" else "f": wrong[name]}
+    with pytest.raises(TypeError, match=rf"^{name}: .* is not allowed; allowed: .*$"):
+        loss(**given)
+
+
+@pytest.mark.parametrize(
+    ("model", "found"), [(lambda z, a: z[:, :5], r"shape \(8, 5\)"), (lambda z, a: (z, None), "a tuple")]
+)
+def test_a_model_that_gives_no_next_state_is_refused_in_one_line(model: Any, found: str) -> None:
+    message = rf"^dynamics: a model \(z, a\) -> z returned {found} for z of shape \(8, 8\); allowed: a tensor of that"
+    with pytest.raises(ValueError, match=message):
+        loss(encoder(), backward=model)(*batch())
+
+
+@pytest.mark.parametrize("name", ["observations", "actions", "mask"])
+def test_arrays_of_numpy_are_refused_in_one_line(name: str) -> None:
+    observations, actions = batch()
+    given = {"observations": observations, "actions": actions, "mask": torch.ones(B, K + 1)}
+    with pytest.raises(TypeError, match=rf"^{name}: a ndarray is not allowed; allowed: a tensor$"):
+        loss(encoder())(**{**given, name: given[name].numpy()})
+
+
+def test_recorded_actions_beyond_their_space_are_refused() -> None:
+    observations, _ = batch()
+    for bad in (torch.full((B, K), 3), torch.full((B, K), -1)):
+        with pytest.raises(ValueError, match=rf"^actions: values from {bad[0, 0]} to {bad[0, 0]} are not allowed"):
+            loss(encoder())(observations, bad)
+    aux = loss(encoder(), actions=spaces.Box(np.float32([-1, 0]), np.float32([1, 5])))
+    inside = torch.tensor([1.0, 5.0]).expand(B, K, 2)
+    for bad in (inside + torch.tensor([0.1, 0.0]), inside * torch.nan):
+        with pytest.raises(
+            ValueError, match=r"^actions: values from .* allowed: \(-1\.0, 0\.0\) to \(1\.0, 5\.0\), the"
+        ):
+            aux(observations, bad)
+    assert aux(observations, inside + 1e-6).shape == (B,)  # rounding is no mistake
+
+
+def test_targets_that_are_never_moved_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("playvirtual.method.loss.UNMOVED", 3)
+    aux, never = loss(encoder()), loss(encoder())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            aux(*batch())
+            aux.update_targets()
+            with torch.no_grad():
+                never(*batch())
+            loss(encoder(), tau=0)(*batch())
+        never(*batch())
+        never(*batch())
+        with pytest.raises(UserWarning, match=r"update_targets\(\) was not called in 3 calls of PlayVirtualLoss"):
+            never(*batch())
+        never(*batch())
 
 
 def test_sequences_of_other_lengths_are_refused() -> None:

@@ -496,3 +496,12 @@ def test_every_agent_trains_through_this_class(task: str) -> None:
     assert type(agent.objective.virtual) is VirtualTrajectories
     assert agent.objective.h is agent.objective.virtual.h is agent.parts["forward_dynamics"]
     assert agent.objective.virtual.b is agent.parts["backward_dynamics"]
+
+
+@pytest.mark.parametrize("name", ["observations", "mask"])
+def test_sequences_of_another_length_are_refused(name: str) -> None:
+    world = World()
+    given = {"observations": world.observations, "actions": world.actions, "mask": torch.ones(B, K + 1)}
+    given[name] = given[name][:, :-1]
+    with pytest.raises(ValueError, match=rf"^{name}: \({B}, {K}.*\) is not allowed; allowed: \({B}, {K + 1}\), K \+ 1"):
+        world.objective(world.virtual())(**given)

@@ -159,6 +159,17 @@ def test_actions_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     assert draw(DISCRETE, Returns(2, 3, 5), 2, 3, 5).shape == (2, 3, 5)
 
 
+def test_discrete_actions_that_are_no_whole_numbers_are_refused() -> None:
+    class Fractions(Returns):
+        def __call__(self, seen: SamplerInput) -> Tensor:
+            return torch.full(self.shape, 0.5)
+
+    with pytest.raises(
+        ValueError, match=r"^sampler: it gave actions of the type float32; allowed: int64, as of discrete"
+    ):
+        draw(DISCRETE, Fractions(2, 3, 5), 2, 3, 5)
+
+
 def test_a_function_that_does_not_say_whether_it_sees_the_state_is_refused() -> None:
     def zeros(seen: SamplerInput) -> Tensor:
         return torch.zeros(seen.batch_size, seen.M, seen.K, dtype=torch.int64)

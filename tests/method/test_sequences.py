@@ -102,8 +102,11 @@ def test_too_few_entries_are_refused() -> None:
             "next_observations: of shape (20, 1) is not allowed; allowed: (20, 2, ",
         ),
         ("size", 21, "size: 21 is not allowed with K=2; allowed: 2 to 20 entries, the buffer's capacity"),
+        ("K", -1, "K: -1 is not allowed; allowed: whole numbers from 1 on"),
+        ("K", 2.0, "K: 2.0 is not allowed; allowed: whole numbers from 1 on"),
+        ("batch_size", 0, "batch_size: 0 is not allowed; allowed: whole numbers from 1 on"),
     ],
 )
 def test_what_is_no_ring_buffer_of_environments_is_refused(name: str, value: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        pv.sample_sequences(**ring(20, 20, 5) | {name: value}, K=2, batch_size=1)
+        pv.sample_sequences(**ring(20, 20, 5) | {"K": 2, "batch_size": 1} | {name: value})

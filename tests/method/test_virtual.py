@@ -159,7 +159,10 @@ def test_the_loss_is_weighed_by_the_ramp_up_or_in_full() -> None:
 
 
 def test_one_target_per_trajectory_or_one_for_all() -> None:
-    aux = pv.VirtualTrajectories(forward=add, backward=subtract, actions=2, K=1, M=2, distance=squared_distance)
+    def stay(z: Tensor, a: Tensor) -> Tensor:
+        return z
+
+    aux = pv.VirtualTrajectories(forward=stay, backward=stay, actions=2, K=1, M=2, distance=squared_distance)
     z, actions = torch.zeros(1, 1), torch.zeros(1, 2, 1, dtype=torch.long)
     assert aux.loss(z, torch.tensor([[[1.0], [3.0]]]), actions).item() == pytest.approx((1 + 9) / 2)
     assert aux.loss(z, torch.tensor([[2.0]]), actions).item() == pytest.approx(4)

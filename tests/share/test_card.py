@@ -14,6 +14,7 @@ import pytest
 import playvirtual as pv
 from playvirtual.cli.flags import given_fields
 from playvirtual.cli.main import _parser, main
+from playvirtual.config import registry
 from playvirtual.config.build import train_command
 from playvirtual.share.card import _code
 from tests.runs.untrained_export import write_export
@@ -45,6 +46,19 @@ def test_a_card_has_the_score_the_command_and_the_film(tmp_path: Path, capsys: p
     assert f"![one episode]({film.name})" in text
     assert film.stat().st_size > 1000
     assert pv.evaluate(out, episodes=8) == returns
+
+
+def test_a_card_names_what_an_extension_has_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.load_all()
+    for name in ("_methods", "_samplers"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    pv.register_sampler("my-sampler", "playvirtual.method:Uniform")
+    pv.register_method("mine", agents={"discrete": "rainbow"}, changes={"virtual_actions": "my-sampler"})
+    for method, said in (("mine", ", and the extension of it that registers `mine`, `my-sampler`:"), ("spr", ":")):
+        agent = write_export(tmp_path / method, "toy/catch", method=method)
+        out = pv.export_with_card(agent, tmp_path / f"{method}-card", episodes=1, device="cpu")
+        (line,) = (line for line in (out / "README.md").read_text().splitlines() if "With the Python package" in line)
+        assert line.endswith(f" or newer{said}")
 
 
 def test_hubs_read_the_metadata(tmp_path: Path) -> None:

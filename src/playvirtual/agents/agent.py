@@ -5,6 +5,7 @@ A new agent is one file with a class that fulfils `Agent` and one call of `playv
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from playvirtual.config import registry
 from playvirtual.config.schema import Config
 from playvirtual.device import check_memory, effective_precision
-from playvirtual.errors import InputError
+from playvirtual.errors import InputError, shown
 from playvirtual.method import ActionSpace, action_space
 from playvirtual.replay.buffer import ReplayBuffer
 from playvirtual.replay.samplers import BatchSampler
 
+COUNTERS = ("step", "episodes", "updates", "return")  # what lines of metrics have of every run
 Observations = Tensor | npt.NDArray[np.uint8]  # (…, C, H, W) uint8
 
 
@@ -209,13 +211,38 @@ def make_agent(
     check_memory(device, {"networks": agent_size(config, observation_shape, space).weights})
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        agent: Agent = spec.load()(
-            config, observation_shape, action_space(space), device=device, generator=generator, bf16=bf16
-        )
+        given = (config, observation_shape, action_space(space))
+        make = _checked_call(spec, *given, device=device, generator=generator, bf16=bf16)
+        agent: Agent = make(*given, device=device, generator=generator, bf16=bf16)
     wanted = (*Agent.__annotations__, *(name for name in vars(Agent) if not name.startswith("_")))
     if missing := [name for name in wanted if not hasattr(agent, name)]:
         raise InputError(f"agent: {spec.name!r} lacks {', '.join(missing)}; allowed: a class that fulfils `Agent`")
+    if not isinstance(agent.parts, Mapping) or not all(isinstance(part, nn.Module) for part in agent.parts.values()):
+        raise InputError(f"parts: a {type(agent.parts).__name__} of {spec.name!r}; allowed: a dict, name → nn.Module")
+    if unknown_parts := [name for name in agent.policy_parts if name not in agent.parts]:
+        raise InputError(
+            f"policy_parts: {shown(unknown_parts[0])} of {spec.name!r} is not among its parts; allowed: "
+            f"{', '.join(agent.parts)}"
+        )
+    for name, schedule in agent.schedules.items():
+        if not callable(schedule):
+            raise InputError(f"schedules: {name!r} is {shown(schedule)}; allowed: a function of the step")
+        if name in COUNTERS:
+            raise InputError(f"schedules: {name!r} is in every line of metrics; allowed: another name")
     return agent
+
+
+def _checked_call(spec: registry.AgentSpec, *given: Any, **by_name: Any) -> Callable[..., Any]:
+    """The agent's class; raises an InputError where it cannot be called as agents are."""
+    make = spec.load()
+    try:
+        inspect.signature(make).bind(*given, **by_name)
+    except TypeError as error:
+        raise InputError(
+            f"agent: {spec.name!r} cannot be made ({error}); allowed: a class that takes (config, observation_shape, "
+            "action_space, device, generator, bf16)"
+        ) from None
+    return make
 
 
 class AgentSize(NamedTuple):

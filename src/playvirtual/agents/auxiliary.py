@@ -56,7 +56,7 @@ def make_objective(
             target_projector=target_projector if projected else None,
             distance=cosine_distance if projected else DISTANCES[c.latent_distance],
             constraint=c.constraint,
-            sampler=registry.load_sampler(c.virtual_actions)(sigma=c.sigma),
+            sampler=registry.make_sampler(c.virtual_actions, c.sigma),
             train_forward=c.cycle_trains_forward,
             i_end=c.i_end,
             lambda_cyc_max=c.lambda_cyc_max,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, fields, replace
 from math import inf
 from typing import Any
@@ -17,8 +17,9 @@ from playvirtual.device import is_gpu
 from playvirtual.envs.arguments import as_texts
 from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, shown, unknown
-from playvirtual.options import as_text, leaves, types_of
+from playvirtual.options import as_text, coerce, leaves, types_of
 
+CHOSEN = ("task", "method", "preset")  # what a run is of: no default
 FITTED = ("size", "fitted_to")  # how settings were fitted to an environment, and to what
 
 
@@ -51,8 +52,23 @@ def defaults(task: str, method: str, preset: str, options: Mapping[str, Any], ag
         raise unknown("preset", preset, PRESETS)
     config = replace(base(task, agent_kind, method, options), method=method, preset=preset)
     if preset == "reference":
-        config = with_defaults(config, registry.agent_of(config.agent).reference_changes)
-    return with_defaults(config, spec.changes)
+        own = registry.agent_of(config.agent)
+        config = _changed(config, own.reference_changes, (), f"reference_changes of the agent {own.name!r}")
+    # An option that only the method's agent for the other kind of actions has is left to that one.
+    elsewhere = {f.name for name in spec.agents.values() for f in fields(registry.agent(name).config)}
+    elsewhere -= {f.name for f, _, _ in leaves(config)}
+    return _changed(config, spec.changes, elsewhere, f"changes of the method {method!r}")
+
+
+def _changed(config: Config, values: Mapping[str, Any], left_out: Collection[str], source: str) -> Config:
+    """`with_defaults` by what was registered, which errors name: no flag of the command line is at fault."""
+    try:
+        for name in (*CHOSEN, *FITTED):
+            if name in values:
+                raise InputError(f"{name}: {shown(values[name])} is not allowed there; allowed: other options of a run")
+        return with_defaults(config, {name: value for name, value in values.items() if name not in left_out})
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
 
 
 def complete(config: Config) -> Config:
@@ -80,12 +96,14 @@ def base(
     agent = registry.agent(agent_kind) if agent_kind else registry.method(method).agent_for(kind, task)
     if agent is not registry.agent_of(config.agent):
         config = replace(config, agent=agent.options_for(task))
-    changes = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
-    changes = {**changes, **envs.env_family(task).options}
-    changes = {**agent.run_options_for(task), **_fitted(config, kind, given, recorded=bool(agent_kind)), **changes}
     # A family may change options that other agents have; a name that none has is an error.
     elsewhere = {f.name for f, _ in every_option()} - {f.name for f, _, _ in leaves(config)}
-    return with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
+    usual = DMC_CHANGES.get(task.partition("/")[2].partition("-")[0], {}) if family == "dmc" else {}
+    own = {name: v for name, v in envs.env_family(task).options.items() if name != "size"}  # which `_fitted` has read
+    changes = {**_fitted(config, kind, given, recorded=bool(agent_kind)), **usual}
+    config = _changed(config, agent.run_options_for(task), elsewhere, f"run_options of the agent {agent.name!r}")
+    config = with_defaults(config, {name: v for name, v in changes.items() if name not in elsewhere})
+    return _changed(config, own, elsewhere, f"options of the env family {family!r}")
 
 
 def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
@@ -95,9 +113,13 @@ def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recor
     if own.own_settings and size:
         raise InputError(f"size: {size!r} is not allowed; allowed: none, as {config.task} has settings of its own")
     if not own.fitted:
+        if not size and (size := str(own.options.get("size") or "")):
+            fit.check_size(size)
         if size in ("", "paper"):
-            return {}
-        image = min(config.environment.image_size, fit.SIDES[size])
+            return {"size": size} if "size" in own.options else {}
+        # A family's own side stands; networks fit what is seen.
+        image = own.options.get("image_size") or min(config.environment.image_size, fit.SIDES[size])
+        image = coerce("image_size", int, image)
         changes = fit.sized_changes(size, kind, image, config)
         return {**changes, "grayscale": config.environment.grayscale, "size": size}
     if recorded:

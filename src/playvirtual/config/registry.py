@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
+from inspect import signature
 from typing import Any, get_args
 
 from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, unregistered
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
+from playvirtual.options import UnknownOption, coerce, types_of
 
 ACTION_KINDS: tuple[ActionKind, ...] = get_args(ActionKind)
 
@@ -90,8 +92,10 @@ def register_agent(
     `entry_point` is the class, or "module:Class"; it is called as
     `Class(config, observation_shape, action_space, device=, generator=, bf16=)` and must fulfil `Agent`.
     `config` is its own frozen dataclass of options, a subclass of `AgentConfig`; `hyperparameters` an instance, or a
-    mapping from "family/name", "family" or "" to one. `actions` names the kinds of action spaces it takes.
-    `run_options` maps the same keys to defaults of options that are not the agent's own, such as `learning_starts`.
+    mapping from "family/name", "family" or "" to one (`hyperparameters_of` makes it of another agent's). `actions`
+    names the kinds of action spaces it takes. `run_options` maps the same keys to defaults of options that are not the
+    agent's own, such as `learning_starts`; `reference_changes` are what preset `reference` changes. With
+    `method=False` no method picks the agent until `register_method` names one.
     """
     _load_built_in()
     kinds = frozenset([actions] if isinstance(actions, str) else actions)
@@ -118,6 +122,37 @@ def register_agent(
 
 
 @explained
+def hyperparameters_of(agent_name: str, config: Any, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The hyperparameters of a registered agent by task, as options of another agent that extends them.
+
+    >>> register_agent("calm", "my_package.calm:Calm", config=CalmConfig, actions="discrete",
+    ...                hyperparameters=hyperparameters_of("rainbow", CalmConfig, {"decay": 0.01}))  # doctest: +SKIP
+
+    `config` is a frozen dataclass, a subclass of that agent's own ("rainbow" has `RainbowConfig`, "sac" `SacConfig`, of
+    `playvirtual.config.schema`). `changes` are values on every task of options that it adds, and of others.
+    """
+    spec = agent(agent_name)
+    _check_options(config)
+    if not issubclass(config, spec.config):
+        raise InputError(
+            f"config: {config.__name__} is not allowed; allowed: a subclass of {spec.config.__name__}, the options of "
+            f"{agent_name!r}"
+        )
+    types = types_of(config)
+    names = [f.name for f in fields(config)]
+    if strange := [name for name in changes or {} if name not in names]:
+        raise UnknownOption(strange[0], names)
+    given = {name: coerce(name, types[name], value) for name, value in (changes or {}).items()}
+    theirs = [f.name for f in fields(spec.config)]
+    if missing := [f.name for f in fields(config) if f.default is MISSING and f.name not in [*theirs, *given]]:
+        raise InputError(f"changes: {', '.join(missing)} of {config.__name__} is missing; allowed: a value for it")
+    return {
+        task: config(**{**{name: getattr(options, name) for name in theirs}, **given})
+        for task, options in spec.hyperparameters.items()
+    }
+
+
+@explained
 def register_method(
     name: str,
     *,
@@ -127,6 +162,9 @@ def register_method(
 ) -> None:
     """Makes a method known: a name for an agent per kind of action space with some options changed."""
     _load_built_in()
+    for kind in agents:
+        if kind not in ACTION_KINDS:
+            raise unknown("agents", str(kind), ACTION_KINDS)
     _add(_methods, "method", name, MethodSpec(name, dict(agents), dict(changes or {}), note))
 
 
@@ -169,6 +207,12 @@ def protect_built_in() -> None:
     _built_in.update(_agents, _methods, _samplers)
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a registered agent, method or sampler comes with this package."""
+    load_all()
+    return name in _built_in
+
+
 def _check_name(entries: Mapping[str, Any], what: str, name: str, entry: Any) -> None:
     if not isinstance(name, str) or not name or set(name) & set(" /\\,;"):
         raise InputError(f"{what}: {name!r} is not allowed as a name; allowed: no spaces, slashes, commas")
@@ -189,7 +233,7 @@ def agent(name: str) -> AgentSpec:
     """The agent of that name."""
     load_all()
     if name not in _agents:
-        raise unknown("agent_kind", name, _agents)
+        raise unregistered("agent_kind", name, _agents)
     return _agents[name]
 
 
@@ -206,7 +250,7 @@ def method(name: str) -> MethodSpec:
     """The method of that name."""
     load_all()
     if name not in _methods:
-        raise unknown("method", name, _methods)
+        raise unregistered("method", name, _methods)
     return _methods[name]
 
 
@@ -225,8 +269,21 @@ def sampler_names() -> list[str]:
 def load_sampler(name: str) -> Callable[..., Any]:
     """The class or function that makes the sampler of that name."""
     if name not in sampler_names():
-        raise unknown("virtual_actions", name, _samplers)
+        raise unregistered("virtual_actions", name, _samplers)
     return resolve(_samplers[name])
+
+
+def make_sampler(name: str, sigma: float) -> Any:
+    """The sampler of that name with noise of that scale."""
+    make = load_sampler(name)
+    try:
+        signature(make).bind(sigma=sigma)
+    except TypeError as error:
+        raise InputError(
+            f"virtual_actions: {name!r} cannot be made with sigma={sigma:g} ({error}); allowed: a class or function "
+            "that takes `sigma` and gives a sampler"
+        ) from None
+    return make(sigma=sigma)
 
 
 def load_all() -> None:

@@ -13,7 +13,7 @@ from playvirtual.device import check_device_name
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
-from playvirtual.errors import InputError, unknown
+from playvirtual.errors import InputError, unknown, unregistered
 from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option, types_of
 
 PRESETS = ("paper", "reference")
@@ -212,7 +212,10 @@ class SacConfig(AgentConfig):
         _check_convolutions(self.channels, self.kernel_sizes, self.strides)
         image_size = config.environment.image_size
         if self.crop_size > image_size:
-            raise InputError(f"crop_size: {self.crop_size} is not allowed; allowed: 1 to image_size, {image_size}")
+            raise InputError(
+                f"crop_size: {self.crop_size} is not allowed; allowed: 1 to image_size, {image_size}, or the size "
+                "small, which fits it to the image (not for toys)"
+            )
         if self.log_std_min > self.log_std_max:
             raise InputError(
                 f"log_std_min: {self.log_std_min} is not allowed; allowed: log_std_max, {self.log_std_max}, or less"
@@ -387,7 +390,7 @@ def validated(config: Config) -> Config:
         raise unknown("preset", config.preset, PRESETS)
     check_device_name(config.device)
     if config.objective.virtual_actions not in registry.sampler_names():
-        raise unknown("virtual_actions", config.objective.virtual_actions, registry.sampler_names())
+        raise unregistered("virtual_actions", config.objective.virtual_actions, registry.sampler_names())
     if not re.fullmatch(r"\d{1,9}(\.\d+)?A|\d{1,9}", config.objective.M):
         raise InputError(
             f"M: {config.objective.M!r} is not allowed; allowed: a whole number such as 12, or a multiple of the "

@@ -22,7 +22,7 @@ from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.image import ToFrame, newest_to_frame
 from playvirtual.envs.vector import SingleEnv, SyncVectorEnv, close_all
-from playvirtual.errors import InputError, shown, unknown
+from playvirtual.errors import InputError, shown, unknown, unregistered
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
 ActionKind = Literal["discrete", "continuous"]
@@ -64,6 +64,17 @@ class EnvFamily:
         return list((self.tasks() if callable(self.tasks) else self.tasks) or ())
 
 
+@dataclass(frozen=True)
+class _NamedMake:
+    """What makes environments, "module:function", imported when the first one is made."""
+
+    entry_point: str
+
+    def __call__(self, name: str, config: EnvironmentConfig) -> SingleEnv | gymnasium.Env[Any, Any]:
+        env: SingleEnv | gymnasium.Env[Any, Any] = resolve(self.entry_point)(name, config)
+        return env
+
+
 REWARD_STEPS = 200  # of random play that show how an environment pays
 EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
@@ -73,7 +84,7 @@ FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an E
 @explained
 def register_env(
     name: str,
-    make: MakeEnv | None = None,
+    make: MakeEnv | str | None = None,
     *,
     tasks: Sequence[str] | None = None,
     actions: ActionKind | Mapping[str, ActionKind] | None = None,
@@ -85,11 +96,13 @@ def register_env(
     >>> register_env("grid", lambda name, config: Grid(size=SIZES[name]), tasks=("small", "large"),
     ...              actions="discrete", options={"image_size": 12, "frame_stack": 1})  # doctest: +SKIP
 
-    `make` gets a task's name without the family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments
-    "name=value" of the command line (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a
-    `gymnasium.Env` whose observations or `rgb_array` renderings are images. Without `tasks` every name is accepted and
-    passed to `make`. `actions` is the kind of action space of all tasks, or of each by name; without it a task's
-    environment is made once to find out. `options` change the default options of a run with that kind of action space.
+    `make`, a function or "module:function", which is imported when it is first called, gets a task's name without the
+    family's and the run's `EnvironmentConfig`, whose `env_args` are the arguments "name=value" of the command line
+    (`envs.arguments.as_keywords` reads them). It returns a `SingleEnv`, or a `gymnasium.Env` whose observations or
+    `rgb_array` renderings are images. Without `tasks` every name is accepted and passed to `make`. `actions` is the
+    kind of action space of all tasks, or of each by name; without it a task's environment is made once to find out.
+    `options` change the default options of a run with that kind of action space, which are Atari's or DMControl's;
+    `size` among them chooses smaller networks, as `--size` does.
 
     A factory exists in this process alone and no worker process could call it: its environments are all played in this
     process, by a `SyncVectorEnv`. A family with worker processes is an `EnvFamily` in a module, named by `entry_point`
@@ -102,8 +115,13 @@ def register_env(
     if make is None:
         check_entry_point(entry_point)
     else:
+        if isinstance(make, str) and all(make.partition(":")):
+            make = _NamedMake(make)
         if not callable(make):
-            raise InputError(f"make: {shown(make)} of {name!r} is not allowed; allowed: a function of a task's name")
+            raise InputError(
+                f"make: {shown(make)} of {name!r} is not allowed; allowed: a function of a task's name and an "
+                "EnvironmentConfig, or 'module:function'"
+            )
         _check_tasks(name, tasks, actions)
         new = EnvFamily(
             tasks=None if tasks is None else tuple(tasks),
@@ -190,12 +208,37 @@ def _say_limit(task: str, declared_by: str) -> None:
 def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
     factory = env_family(task).make
     assert factory is not None, task
-    env = factory(_split(task)[1], config)
+    if family(task) in BUILT_IN:
+        env = factory(_split(task)[1], config)
+    else:
+        from playvirtual.envs.families.gym import in_one_task_line
+
+        with in_one_task_line(task, "be made"):
+            env = factory(_split(task)[1], config)
+        _check_made(env, task)
     if isinstance(env, gymnasium.Env):
         from playvirtual.envs.families.gym import wrap
 
         return wrap(env, task, config)
     return env
+
+
+def _check_made(env: Any, task: str) -> None:
+    """Raises an InputError unless a registered factory made an environment, with the kind of actions it was given."""
+    wanted = ["action_space", "reset", "step", "render", "close"]
+    wanted += [] if isinstance(env, gymnasium.Env) else ["frame", "frame_shape"]
+    if missing := [name for name in wanted if not hasattr(env, name)]:
+        raise InputError(
+            f"task: {task!r} made {shown(env)}, which lacks {', '.join(missing)}; allowed: a gymnasium.Env or a "
+            "SingleEnv"
+        )
+    actions, name = env_family(task).actions, _split(task)[1]
+    said = actions if actions is None or isinstance(actions, str) else actions[name]
+    if said is not None and (said == "discrete") != isinstance(env.action_space, spaces.Discrete):
+        raise InputError(
+            f"actions: {task!r} is registered with {said} ones and its action space is {shown(env.action_space)}; "
+            "allowed: the kind that it has"
+        )
 
 
 def num_workers_for(task: str, num_envs: int) -> int:
@@ -399,7 +442,7 @@ def _split(task: str) -> tuple[str, str]:
         allowed = ", ".join(f"{known}/<name>" for known in FAMILIES)
         raise InputError(f"task: {task!r} has no family; {hint}allowed: {allowed}")
     if kind not in FAMILIES:
-        raise unknown("task family", kind, FAMILIES, _meant_by_id(task))
+        raise unregistered("task family", kind, FAMILIES, _meant_by_id(task))
     return kind, name
 
 

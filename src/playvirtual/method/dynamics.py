@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -84,7 +84,14 @@ class StepDynamics(Dynamics):
         self.model = model  # a module becomes a part of this one, so that its parameters are known
 
     def forward(self, z: Tensor, a: Tensor) -> Tensor:
-        return self.model(z, a)
+        next_z: Any = self.model(z, a)
+        if not isinstance(next_z, Tensor) or next_z.shape != z.shape:
+            found = f"shape {tuple(next_z.shape)}" if isinstance(next_z, Tensor) else f"a {type(next_z).__name__}"
+            raise ValueError(
+                f"dynamics: a model (z, a) -> z returned {found} for z of shape {tuple(z.shape)}; allowed: a tensor of "
+                "that shape"
+            )
+        return next_z
 
 
 def as_dynamics(model: Step) -> Dynamics:

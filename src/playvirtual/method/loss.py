@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +15,12 @@ from playvirtual.method.actions import ActionSpace, DiscreteActions, action_spac
 from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, Dynamics, Step
 from playvirtual.method.objective import SelfPrediction, Targets
 from playvirtual.method.projection import ProjectionHead
-from playvirtual.method.samplers import Sampler, check_nonnegative
+from playvirtual.method.samplers import Sampler, check_nonnegative, check_whole
 from playvirtual.method.target_network import make_target, soft_update
 from playvirtual.method.virtual import VirtualTrajectories
 
 PROJECTION = 256  # features of the metric space of feature maps
+UNMOVED = 1_000  # calls of the loss without `update_targets` after which a warning says so
 
 
 class PlayVirtualLoss(nn.Module):
@@ -32,8 +35,9 @@ class PlayVirtualLoss(nn.Module):
     `encoder` maps observations (N, …) to states of the shape `latent`: a number of features, or (C, H, W). It stays the
     agent's and is no part of this module. Dynamics models, heads and the momentum encoder, which gives the targets of
     both losses, are made on the encoder's device. `forward` and `backward`, any models (z, a) -> z of the next step,
-    and `projector` and `predictor` replace what is made; `target_encoder` replaces the momentum encoder, and then the
-    agent moves it. `augment` makes random views of observations (N, …), if there is one. `tau` is the share of the
+    and `projector` and `predictor` replace what is made: a projector to other than `latent` features (256 for feature
+    maps) needs a predictor that fits it. `target_encoder` replaces the momentum encoder, and then the agent moves it.
+    `augment` makes random views of observations (N, …), if there is one. `tau` is the share of the
     online networks that `update_targets` takes; `i_end` is the step at which λ_cyc reaches `lambda_cyc_max`.
     """
 
@@ -58,13 +62,14 @@ class PlayVirtualLoss(nn.Module):
         i_end: int = 50_000,
     ) -> None:
         super().__init__()
-        if K < 1:
-            raise ValueError(f"K: {K!r} is not allowed; allowed: whole numbers from 1 on")
-        if not 0 <= tau <= 1:
+        if not isinstance(encoder, nn.Module):
+            raise TypeError(f"encoder: {encoder!r} is not allowed; allowed: an nn.Module, which is copied for targets")
+        check_whole("K", K, 1)
+        if isinstance(tau, str) or not 0 <= tau <= 1:
             raise ValueError(f"tau: {tau!r} is not allowed; allowed: numbers from 0 to 1")
         check_nonnegative("lambda_pred", lambda_pred)
-        shape = (latent,) if isinstance(latent, int) else tuple(latent)
-        if len(shape) not in (1, 3) or not all(n > 0 for n in shape):
+        shape: tuple[Any, ...] = tuple(latent) if isinstance(latent, Sequence) else (latent,)
+        if len(shape) not in (1, 3) or not all(isinstance(n, Integral) and int(n) > 0 for n in shape):
             raise ValueError(f"latent: {latent!r} is not allowed; allowed: a number of features, or (C, H, W)")
         space = action_space(actions)
         h = _dynamics(shape, space) if forward is None else forward
@@ -76,6 +81,8 @@ class PlayVirtualLoss(nn.Module):
         self.target_encoder = make_target(encoder) if target_encoder is None else target_encoder
         self.target_projector = make_target(g)
         self.tau, self.augmented, self.latent = tau, augment is not None, shape
+        self._in_range = False  # whether actions were found within the bounds of their space, as is asked once
+        self._since_targets = 0  # calls since the momentum networks moved
         self.virtual = VirtualTrajectories(
             forward=h,
             backward=b,
@@ -129,9 +136,15 @@ class PlayVirtualLoss(nn.Module):
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         """L_pred and L_cyc per sample, {"pred": (B,), "cyc": (B,)}: what `total` weighs, and what one logs."""
+        for name, given in (("observations", observations), ("actions", actions), ("mask", mask)):
+            if not isinstance(given, Tensor) and not (name == "mask" and given is None):
+                raise TypeError(f"{name}: a {type(given).__name__} is not allowed; allowed: a tensor")
         actions = self._checked_actions(observations, actions)
         if mask is not None and mask.shape != (len(actions), self.virtual.K + 1):
             raise ValueError(f"mask: {tuple(mask.shape)} is not allowed; allowed: {(len(actions), self.virtual.K + 1)}")
+        if not torch.compiler.is_compiling():
+            self._check_range(actions)
+            self._remind()
         inputs = self.objective.draw(actions, generator)
         z = self.objective.encode(observations, inputs)
         if tuple(z.shape[1:]) != self.latent:
@@ -149,6 +162,7 @@ class PlayVirtualLoss(nn.Module):
 
     def update_targets(self) -> None:
         """The momentum networks take `tau` of the online ones; a `target_encoder` that was given is left alone."""
+        self._since_targets = 0
         if self._follows:
             soft_update(self.target_encoder, self._encoder[0], self.tau)
         assert isinstance(self.objective.g, nn.Module)
@@ -179,6 +193,33 @@ class PlayVirtualLoss(nn.Module):
         if actions.shape != shape:
             raise ValueError(f"actions: {tuple(actions.shape)} is not allowed; allowed: {shape}")
         return actions
+
+    @torch.no_grad()
+    def _check_range(self, actions: Tensor) -> None:
+        """Recorded actions must be of the space that virtual ones are drawn from; asked once, as it waits for a GPU."""
+        if self._in_range or not len(actions):
+            return
+        space = self.virtual.actions
+        bounds = (0, space.n - 1) if isinstance(space, DiscreteActions) else (space.low, space.high)
+        low, high = (torch.as_tensor(bound, dtype=torch.float32, device=actions.device) for bound in bounds)
+        slack = 1e-3 * (high - low)  # of rounding
+        if not bool(((actions >= low - slack) & (actions <= high + slack)).all()):
+            least, most = float(actions.min()), float(actions.max())
+            raise ValueError(
+                f"actions: values from {least:g} to {most:g} are not allowed; allowed: {bounds[0]} to {bounds[1]}, the "
+                "bounds of the space that was given as `actions`"
+            )
+        self._in_range = True
+
+    def _remind(self) -> None:
+        """Says once that the targets do not move, where gradients were asked for many times and they never did."""
+        self._since_targets += torch.is_grad_enabled() and self.tau > 0
+        if self._since_targets == UNMOVED:
+            warnings.warn(
+                f"update_targets() was not called in {UNMOVED:,} calls of PlayVirtualLoss: its targets are those of an "
+                "old encoder; call it after each step of the optimizer",
+                stacklevel=4,
+            )
 
 
 @torch.no_grad()

@@ -248,6 +248,10 @@ class SelfPrediction(nn.Module):
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         """The losses of sequences: observations (B, K+1, C, H, W) uint8, actions (B, K, …a), mask (B, K+1)."""
+        shape = (len(actions), self.K + 1)
+        for name, tensor in (("observations", observations), ("mask", mask)):
+            if tensor is not None and tensor.shape[:2] != shape:
+                raise ValueError(f"{name}: {tuple(tensor.shape)} is not allowed; allowed: {shape}, K + 1 states each")
         given = self.draw(actions, generator) if inputs is None else inputs
         z, z_last = self.encode(observations, given), self.encode_last(observations, given)
         return self.losses(z, self.targets(observations, given), actions, given, mask, z_last)

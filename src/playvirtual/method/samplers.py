@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -19,6 +19,12 @@ def check_nonnegative(name: str, value: Any) -> None:
     """Raises a ValueError unless the value is a finite number from 0 on."""
     if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise ValueError(f"{name}: {value!r} is not allowed; allowed: finite numbers from 0 on")
+
+
+def check_whole(name: str, value: Any, low: int) -> None:
+    """Raises a ValueError unless the value is a whole number from `low` on."""
+    if not isinstance(value, Integral) or int(value) < low:
+        raise ValueError(f"{name}: {value!r} is not allowed; allowed: whole numbers from {low} on")
 
 
 class SamplerInput(NamedTuple):
@@ -57,8 +63,8 @@ class Sampler(Protocol):
 
 
 def checked_sampler(sampler: Sampler) -> Sampler:
-    """The same sampler; raises a TypeError for what does not say whether it sees the state, as a plain function."""
-    if not callable(sampler) or not hasattr(sampler, "sees_state"):
+    """The same sampler; raises a TypeError for a class, and for what does not say whether it sees the state."""
+    if isinstance(sampler, type) or not callable(sampler) or not hasattr(sampler, "sees_state"):
         raise TypeError(
             f"sampler: {sampler!r} is not allowed; allowed: what is called with a SamplerInput and has `sees_state`, "
             "True or False"

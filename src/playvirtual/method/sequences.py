@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from playvirtual.method.samplers import check_whole
+
 
 class Sequences(NamedTuple):
     """B sequences of K recorded steps."""
@@ -32,9 +34,12 @@ def sample_sequences(
     """Uniformly drawn sequences from a ring buffer, whose arrays or tensors are (capacity, environments, …).
 
     `size` is how many entries are filled, `position` where the next one will be written: a sequence never crosses it.
+    Entries count back from `position`, which is `size` in a ring that was filled from its beginning and is not full.
     `dones` says after which step an episode ended, terminated or truncated. With `next_observations` the last
     observation of an episode counts too; without, the states are those of K + 1 consecutive entries.
     """
+    for name, number in (("K", K), ("batch_size", batch_size)):
+        check_whole(name, number, 1)
     for name, array in (("observations", observations), ("actions", actions), ("dones", dones)):
         if len(getattr(array, "shape", ())) < 2:
             kind = f"of shape {tuple(array.shape)}" if hasattr(array, "shape") else f"a {type(array).__name__}"

@@ -8,13 +8,12 @@ Shapes: B samples, K steps, M virtual trajectories per sample, "…" the shape o
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from playvirtual.method.actions import action_space
+from playvirtual.method.actions import DiscreteActions, action_space
 from playvirtual.method.dynamics import Dynamics, RolloutBatch, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance
 from playvirtual.method.samplers import (
@@ -23,6 +22,7 @@ from playvirtual.method.samplers import (
     SamplerInput,
     Uniform,
     check_nonnegative,
+    check_whole,
     checked_sampler,
 )
 
@@ -105,9 +105,11 @@ class VirtualTrajectories(nn.Module):
         if constraint not in CONSTRAINTS:
             raise ValueError(f"constraint: {constraint!r} is not known; allowed: {', '.join(CONSTRAINTS)}")
         for name, number in (("K", K), ("M", M), ("i_end", i_end)):
-            if not isinstance(number, Integral) or int(number) < 0:
-                raise ValueError(f"{name}: {number!r} is not allowed; allowed: whole numbers from 0 on")
+            check_whole(name, number, 0)
         check_nonnegative("lambda_cyc_max", lambda_cyc_max)
+        for name, model in (("forward", forward), ("backward", backward)):
+            if isinstance(model, type) or not callable(model):
+                raise TypeError(f"{name}: {model!r} is not allowed; allowed: a model, called with (z, a)")
         for name, head in (("predictor", predictor), ("target_projector", target_projector)):
             if projector is None and head is not None:
                 raise ValueError(f"{name}: is not allowed without a projector, which it follows; allowed: None")
@@ -148,6 +150,9 @@ class VirtualTrajectories(nn.Module):
         if drawn.shape[:3] != (batch_size, self.M, self.K):
             shape = f"({batch_size}, {self.M}, {self.K}, …)"
             raise ValueError(f"sampler: it gave actions of shape {tuple(drawn.shape)}; allowed: {shape}")
+        if isinstance(self.actions, DiscreteActions) and drawn.dtype != torch.int64:
+            kind = str(drawn.dtype).removeprefix("torch.")
+            raise ValueError(f"sampler: it gave actions of the type {kind}; allowed: int64, as of discrete actions")
         return drawn
 
     def project(self, z: Tensor) -> Tensor:

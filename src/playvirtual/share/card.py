@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from playvirtual import files
+from playvirtual import envs, files
 from playvirtual.api import RunOrPath, evaluate, export_files, open_run, write_export
 from playvirtual.calls import explained
+from playvirtual.config import registry
 from playvirtual.config.build import train_command
 from playvirtual.config.schema import Config
 from playvirtual.runs.agents import load_agent, policy_folder, read_native_action_space, read_step
@@ -93,7 +94,15 @@ def card(config: Config, folder: RunFolder, source: Path, score: Score, names: S
         film=next((name for name in names if name.startswith(FILM)), None),
         portable=[name for name in names if name.startswith("policy.")],
         version=versions().get("playvirtual", ""),
+        foreign=", ".join(_code(name) for name in _foreign(config)),
     )
+
+
+def _foreign(config: Config) -> list[str]:
+    """What of the run an extension has registered: whoever loads the agent needs that too."""
+    named = (config.method, registry.agent_of(config.agent).name, config.objective.virtual_actions)
+    family = [] if envs.family(config.task) in envs.registry.BUILT_IN else [f"{envs.family(config.task)}/…"]
+    return [*dict.fromkeys(name for name in named if not registry.is_built_in(name)), *family]
 
 
 def metadata(config: Config, score: Score) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from playvirtual.agents.agent import Agent, Schedule
+from playvirtual.agents.agent import Agent, Schedule, Update
 from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
 from playvirtual.training.compile_once import compile_once
@@ -96,6 +96,25 @@ def keep_until_bad(
     all_finite.logical_and_(torch.isfinite(stacked).all())
 
 
+def checked_update(update: Any) -> Update:
+    """What an agent's `update` returned; raises an InputError for what cannot be added up on the device."""
+    if not isinstance(update, tuple) or len(update) != 2 or not isinstance(update[0], Mapping):
+        raise InputError(
+            f"update: the agent returned a {type(update).__name__}; allowed: pv.Update(metrics), or with priorities"
+        )
+    for name, value in update[0].items():
+        if not isinstance(value, Tensor):
+            found = f"a {type(value).__name__}"
+        elif value.ndim:
+            found = f"of shape {tuple(value.shape)}"
+        elif value.requires_grad:  # their sum would keep the graphs of all updates
+            found = "not detached"
+        else:
+            continue
+        raise InputError(f"metrics: {name!r} is {found}; allowed: a tensor of one number, as loss.mean().detach() is")
+    return Update(*update)
+
+
 def add_metrics(sums: Tensor, metrics: Sequence[Tensor]) -> None:
     """Adds an update's metrics, () each, and 1 for the update itself, in place."""
     sums.add_(torch.stack([*(value.float() for value in metrics), sums.new_ones(())]))
@@ -148,14 +167,17 @@ class Learner:
         """The work of one update of that kind: sample, update the agent and its priorities, record the metrics."""
         self.schedule.due = self.agent.update_pattern.due(kind)
         batch: Any = self.sampler.sample(self.schedule)
-        metrics, priorities = self.agent.update(batch, self.schedule)
+        metrics, priorities = checked_update(self.agent.update(batch, self.schedule))
         self.sampler.update_priorities(batch, priorities)
         self.guard.check(kind, metrics, self.sampler.positions(batch))
         if kind not in self._sums:  # not every kind of update has every metric
             self._names[kind] = list(metrics)
             self._sums[kind] = torch.zeros(len(metrics) + 1, device=self.agent.device)
         if self._names[kind] != list(metrics):
-            raise InputError(f"checkpoint: it has metrics of another agent, {shown(self._names[kind])}")
+            raise InputError(
+                f"metrics: {shown(list(metrics))} are those of an update; allowed: {shown(self._names[kind])}, as of "
+                "the updates before it, in this process or in the checkpoint"
+            )
         self._add_metrics(self._sums[kind], list(metrics.values()))
 
     def metrics(self) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from playvirtual.agents.agent import Agent
+from playvirtual.errors import InputError, shown
 from playvirtual.method import DiscreteActions
 from playvirtual.training.cudagraph import CudaGraphs
 
@@ -58,7 +59,8 @@ class AsyncPolicy:
         The actions must be fetched before the next call.
         """
         if not self._cudagraph:
-            return ReadyActions(self.agent.act(observations, explore=self.explore).cpu().numpy())
+            actions = self.agent.act(observations, explore=self.explore)
+            return ReadyActions(checked_actions(actions, self.agent, len(observations)))
         # N shrinks as evaluation episodes end: the first call is for all envs.
         if self._graphs is None or self._graphs.num_envs < len(observations):
             self._graphs = _PolicyGraphs(self.agent, self.explore, observations)
@@ -68,6 +70,25 @@ class AsyncPolicy:
     def captured(self) -> frozenset[int]:
         """The numbers of observations for which a CUDA graph is replayed."""
         return frozenset() if self._graphs is None else self._graphs.captured
+
+
+def checked_actions(actions: Any, agent: Agent, count: int) -> Actions:
+    """The actions of an agent for `count` observations, on the host; raises an InputError for what are none."""
+    space = agent.action_space
+    discrete = isinstance(space, DiscreteActions)
+    kind, shape = ("integers", (count,)) if discrete else ("floats", (count, space.size))
+    if not isinstance(actions, Tensor):
+        raise InputError(f"act: the agent returned a {type(actions).__name__}; allowed: a tensor of {kind} {shape}")
+    is_integer = not actions.is_floating_point() and actions.dtype != torch.bool
+    if tuple(actions.shape) != shape or is_integer != discrete:
+        found = f"{str(actions.dtype).removeprefix('torch.')} of shape {tuple(actions.shape)}"
+        raise InputError(
+            f"act: the agent returned {found} for {count} observations (N, C, H, W); allowed: {kind} {shape}"
+        )
+    chosen: npt.NDArray[Any] = actions.cpu().numpy()
+    if isinstance(space, DiscreteActions) and not ((chosen >= 0) & (chosen < space.n)).all():
+        raise InputError(f"act: the agent returned {shown(chosen.tolist())}; allowed: 0 to {space.n - 1}")
+    return chosen
 
 
 def graph_size(count: int, num_envs: int) -> int:

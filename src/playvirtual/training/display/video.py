@@ -15,6 +15,7 @@ from playvirtual.agents.agent import Agent, ValuesActions
 from playvirtual.config.schema import Config
 from playvirtual.envs import make
 from playvirtual.envs.env import action_names
+from playvirtual.errors import InputError
 from playvirtual.runs.trained_agent import TrainedAgent
 from playvirtual.training.display.drawing import Frame, Row, choice_rows, grid, value_rows, vector_rows, with_panel
 from playvirtual.training.evaluation import Policy, WatchedStep, evaluation_seeds, play_episodes
@@ -56,6 +57,11 @@ class Recorder:
         names = action_names(step.env) or [f"action {number}" for number in range(int(space.n))]
         if isinstance(self._agent, ValuesActions):
             values = self._agent.action_values(step.observation).cpu().numpy()
+            if values.shape != (space.n,):
+                raise InputError(
+                    f"action_values: of shape {values.shape} for one observation (C, H, W); allowed: ({space.n},), as "
+                    "(…, |A|) for (…, C, H, W)"
+                )
             return value_rows(names, values, int(step.action))
         return choice_rows(names, int(step.action))
 
