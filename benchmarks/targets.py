@@ -1,14 +1,14 @@
 """Measures the targets of docs/performance.md on this machine, one after the other, alone on the device.
 
-python benchmarks/targets.py --out targets.json [--only PART ...] [--toys]
+python benchmarks/targets.py --out targets.json [--only PART ...] [--seed 1] [--keep FOLDER] [--toys]
 Parts, each in processes of its own:
-  start     Pong's first update with empty caches and once more with full ones, and its update (playvirtual bench)
-  alien     Alien's update (playvirtual bench)
-  cartpole  updates of DMControl per second (playvirtual bench)
+  start     Pong's first update with empty caches and once more with full ones (playvirtual bench)
+  updates   updates of Pong, Alien and Cartpole, prepared side by side and timed in turns (update_speed.py)
   rollouts  rollouts of Pong's and Alien's size alone (rollout_speed.py; a Hopper GPU)
   run       the whole run of Pong with empty caches, from the command to its end (playvirtual train)
 The file is written after each part, and parts that it has already are not measured again: an interrupted measurement
-goes on where it was. A sweep of twelve runs is timed by results/run_queue.py. `--toys` tries the script with toy tasks.
+goes on where it was. A sweep of twelve runs is timed by results/run_queue.py. `--keep` leaves the whole run of Pong,
+which has that seed, in a new folder. `--toys` tries the script with toy tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from script import Parser, new_file, one_of, run
+from script import Parser, new_file, one_of, run, whole
 
 import playvirtual
 from playvirtual.bench.profiling import machine
@@ -35,6 +35,7 @@ from playvirtual.study.report.tables.table import Table
 
 Figures = dict[str, float]  # by the name of a target
 
+HERE = Path(__file__).parent
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
 REPEATS = 15
 SUFFIXES = (".py", ".cu", ".cuh")  # of what is measured
@@ -45,12 +46,11 @@ class Tasks:
     """What stands for the paper's tasks, and how long the whole run is."""
 
     pong: str = "atari/pong"
-    alien: str = "atari/alien"
-    cartpole: str = "dmc/cartpole-swingup"
+    updates: tuple[str, ...] = ("atari/pong", "atari/alien", "dmc/cartpole-swingup")
     run: tuple[str, ...] = ()  # options of the whole run
 
 
-TOYS = Tasks("toy/catch", "toy/catch", "toy/reach", ("--steps", "600"))
+TOYS = Tasks("toy/catch", (), ("--steps", "600"))
 
 
 @dataclass(frozen=True)
@@ -84,39 +84,57 @@ TARGETS = {
 }
 
 
-def run_command(*words: str, caches: Path) -> None:
-    """Runs the command line in a process that keeps what it compiles in `caches`; raises if it fails."""
+@dataclass(frozen=True)
+class Wanted:
+    """What is measured, and where the whole run is left; None: nowhere."""
+
+    tasks: Tasks
+    seed: int = 1
+    keep: Path | None = None
+
+
+def run_python(*words: str, caches: Path) -> None:
+    """Runs Python in a process that keeps what it compiles in `caches`; raises if it fails."""
     environment = os.environ | dict.fromkeys(CACHES, str(caches))
-    subprocess.run([sys.executable, "-m", "playvirtual", *words], check=True, env=environment, stdout=sys.stderr)
+    subprocess.run([sys.executable, *words], check=True, env=environment, stdout=sys.stderr)
 
 
-def bench(task: str, folder: Path, caches: Path) -> dict[str, Any]:
-    """What `playvirtual bench` measures of a task."""
+def measure_start(wanted: Wanted, folder: Path) -> Figures:
     path = folder / "bench.json"
-    run_command("bench", task, "--repeats", str(REPEATS), "--json", str(path), caches=caches)
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+    starts = {}
+    for name in ("cold start", "warm start"):
+        words = ("bench", wanted.tasks.pong, "--repeats", "2", "--json", str(path))
+        run_python("-m", "playvirtual", *words, caches=folder / "caches")
+        starts[name] = float(json.loads(path.read_text(encoding="utf-8"))["first_update_s"])
+    return starts
 
 
-def measure_start(tasks: Tasks, folder: Path) -> Figures:
-    caches = folder / "caches"
-    cold, warm = (bench(tasks.pong, folder, caches) for _ in range(2))
-    starts = {"cold start": cold["first_update_s"], "warm start": warm["first_update_s"]}
-    return starts | {"pong update": warm["update_ms"]["median"]}
+def measure_updates(wanted: Wanted, folder: Path) -> Figures:
+    path, tasks = folder / "updates.json", wanted.tasks.updates
+    if not tasks:  # update_speed.py has no rows of toys
+        return {}
+    labels = [f"main {task} playvirtual full bf16" for task in tasks]
+    words = ["--only", *labels, "--jobs", str(len(tasks)), "--repeats", str(REPEATS), "--out", str(path)]
+    run_python(str(HERE / "update_speed.py"), *words, caches=folder / "caches")
+    return update_figures(json.loads(path.read_text(encoding="utf-8"))["rows"])
 
 
-def measure_alien(tasks: Tasks, folder: Path) -> Figures:
-    return {"alien update": bench(tasks.alien, folder, folder / "caches")["update_ms"]["median"]}
+def update_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
+    """Medians of the updates' times and rates, by what update_speed.py wrote."""
+    pong, alien, cartpole = (
+        next(row["measurement"] for row in rows if row["row"]["task"] == task) for task in Tasks().updates
+    )
+    return {
+        "pong update": pong["update_ms"]["median"],
+        "alien update": alien["update_ms"]["median"],
+        "cartpole rate": cartpole["updates_per_s"],
+    }
 
 
-def measure_cartpole(tasks: Tasks, folder: Path) -> Figures:
-    return {"cartpole rate": bench(tasks.cartpole, folder, folder / "caches")["updates_per_s"]}
-
-
-def measure_rollouts(_tasks: Tasks, folder: Path) -> Figures:
+def measure_rollouts(_wanted: Wanted, folder: Path) -> Figures:
     path = folder / "rollouts.json"
-    script = Path(__file__).with_name("rollout_speed.py")
-    words = [sys.executable, str(script), "--M", "12,36", "--repeats", str(REPEATS), "--out", str(path)]
-    subprocess.run(words, check=True, stdout=sys.stderr)
+    words = ["--M", "12,36", "--repeats", str(REPEATS), "--out", str(path)]
+    run_python(str(HERE / "rollout_speed.py"), *words, caches=folder / "caches")
     return rollout_figures(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -131,17 +149,17 @@ def rollout_figures(rows: Sequence[Mapping[str, Any]]) -> Figures:
     return {f"rollout M={row['M']} {row['way']}": row["tflops"] for row in chosen}
 
 
-def measure_run(tasks: Tasks, folder: Path) -> Figures:
+def measure_run(wanted: Wanted, folder: Path) -> Figures:
+    tasks, run = wanted.tasks, wanted.keep or folder / "run"
     began = time.monotonic()
-    words = ("train", tasks.pong, "--seed", "1", "--quiet", *tasks.run)
-    run_command(*words, "--run-dir", str(folder / "run"), caches=folder / "caches")
+    words = ("train", tasks.pong, "--seed", str(wanted.seed), "--quiet", *tasks.run, "--run-dir", str(run))
+    run_python("-m", "playvirtual", *words, caches=folder / "caches")
     return {"pong run": time.monotonic() - began}
 
 
-PARTS: dict[str, Callable[[Tasks, Path], Figures]] = {
+PARTS: dict[str, Callable[[Wanted, Path], Figures]] = {
     "start": measure_start,
-    "alien": measure_alien,
-    "cartpole": measure_cartpole,
+    "updates": measure_updates,
     "rollouts": measure_rollouts,
     "run": measure_run,
 }
@@ -189,9 +207,12 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", type=one_of(*PARTS), default=list(PARTS), metavar="PART", help="these parts"
     )
+    parser.add_argument("--seed", type=whole(0), default=1, help="of the whole run (default: %(default)s)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the whole run in this folder")
     parser.add_argument("--toys", action="store_true", help="toy tasks in place of the paper's; figures mean nothing")
     options = parser.parse_args()
     out: Path = options.out
+    wanted = Wanted(TOYS if options.toys else Tasks(), options.seed, options.keep)
     content = measured_before(out, toys=options.toys)
     failed = 0
     for name in dict.fromkeys(options.only):
@@ -201,7 +222,7 @@ def main() -> int:
         print(f"{name}: measuring", file=sys.stderr, flush=True)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                content["figures"][name] = PARTS[name](TOYS if options.toys else Tasks(), Path(folder))
+                content["figures"][name] = PARTS[name](wanted, Path(folder))
         except subprocess.CalledProcessError as error:  # which said why; the other parts are measured all the same
             print(f"{name}: failed with exit code {error.returncode}", file=sys.stderr, flush=True)
             failed = 1

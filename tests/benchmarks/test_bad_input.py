@@ -36,7 +36,7 @@ BAD = [
     ("rollout_speed.py --M 12,x", "M: '12,x' is not allowed; allowed: whole numbers with commas"),
     ("targets.py", "the following arguments are required: --out"),
     ("targets.py --out nowhere/figures.json", "out: 'nowhere/figures.json' is not allowed; allowed: a file"),
-    ("targets.py --out t.json --only alein", "only: 'alein' is not known; did you mean 'alien'? allowed: "),
+    ("targets.py --out t.json --only updtes", "only: 'updtes' is not known; did you mean 'updates'? allowed: "),
     ("acting_speed.py toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),
     ("acting_speed.py toy/catch --steps 0", "steps: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("cpu_profile.py toy/catch toy/cach", "task: 'toy/cach' is not known; did you mean 'toy/catch'? allowed: "),

@@ -55,6 +55,15 @@ def test_rollouts_are_those_of_recorded_and_virtual_trajectories_in_one_launch(s
     }
 
 
+def test_figures_of_updates_are_found_by_their_tasks(script: dict[str, Any]) -> None:
+    rows = [
+        {"row": {"task": task}, "measurement": {"update_ms": {"median": ms}, "updates_per_s": 1e3 / ms}}
+        for task, ms in [("dmc/cartpole-swingup", 5.0), ("atari/alien", 1.75), ("atari/pong", 1.0)]
+    ]
+    found = {"pong update": 1.0, "alien update": 1.75, "cartpole rate": 200.0}
+    assert script["update_figures"](rows) == found
+
+
 def test_help_has_a_line_for_every_part(script: dict[str, Any]) -> None:
     assert all(f"\n  {name} " in script["__doc__"] for name in script["PARTS"])
 
