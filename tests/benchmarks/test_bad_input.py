@@ -34,6 +34,8 @@ BAD = [
     ("update_kernels.py atari/pnog", "task: 'atari/pnog' is not known; did you mean 'atari/pong'?"),
     ("rollout_speed.py --repeats 0", "repeats: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("rollout_speed.py --M 12,x", "M: '12,x' is not allowed; allowed: whole numbers with commas"),
+    ("encoder_speed.py --views 0", "views: '0' is not allowed; allowed: whole numbers above 0 with commas"),
+    ("encoder_speed.py --repeats 0", "repeats: '0' is not allowed; allowed: whole numbers, 1 or more"),
     ("targets.py", "the following arguments are required: --out"),
     ("targets.py --out nowhere/figures.json", "out: 'nowhere/figures.json' is not allowed; allowed: a file"),
     ("targets.py --out t.json --only updtes", "only: 'updtes' is not known; did you mean 'updates'? allowed: "),

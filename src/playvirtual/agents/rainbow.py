@@ -219,7 +219,7 @@ class Rainbow:
     def online_logits(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor) -> tuple[Tensor, Tensor]:
         """What the online network makes of z_t and, without gradient for the encoder, of s_{t+n}; (B, |A|, atoms)."""
         with torch.no_grad():
-            z_next = self.encoder(self.augment(batch.next_observations, inputs.rl))
+            z_next = self.encoder.encode_views(self.augment, batch.next_observations, inputs.rl)
         logits, next_logits = self.head(torch.cat([z, z_next])).split(len(z))
         return logits, next_logits
 

@@ -13,7 +13,7 @@ from playvirtual.kernels.space_to_depth import space_to_depth
 
 if kernels.AVAILABLE:
     from playvirtual.kernels import convolution_triton
-    from playvirtual.kernels.hopper import convolution_hopper
+    from playvirtual.kernels.hopper import convolution_hopper, shifted_convolution_hopper
 
 FEW = 16  # channels; tensor cores take no fewer at a time
 
@@ -41,6 +41,30 @@ def conv_relu(x: Tensor, conv: nn.Module) -> Tensor:
     if kernels.in_use() and x.is_cuda and weight.shape[0] in (16, 32, 64, 128) and small:
         return convolution_triton.conv_relu(kernels.low_precision(x), weight, bias, stride)
     return F.relu(F.conv2d(x, weight, bias, stride))
+
+
+def convolved_shifts(
+    images: Tensor, shift: Tensor | None, source: Tensor | None, factor: Tensor, convs: Iterable[nn.Module]
+) -> Tensor | None:
+    """Shifted images through one convolution after the other, each with its ReLU: (V, C′, H′, W′).
+
+    The views are those that `random_crop` makes of whole images (N, C, H, W) uint8: images[source[v]], moved by
+    shift[v], times factor[v]. Here they never are in memory. None where a gradient is wanted or there is no kernel.
+    """
+    if not (kernels.in_use() and images.is_cuda) or torch.is_grad_enabled():
+        return None
+    kind = images.device.type
+    low = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    weights, biases, strides = zip(*(_filters(conv, None) for conv in convs), strict=True)
+    sizes = [tuple(weight.shape) for weight in weights]
+    if not low or not shifted_convolution_hopper.usable(images.device, tuple(images.shape[1:]), sizes, strides):
+        return None
+    source = torch.arange(len(images), device=images.device) if source is None else source
+    if shift is None:
+        shift = torch.zeros((len(source), 2), dtype=torch.int64, device=images.device)
+    if not images[0].is_contiguous():
+        images = images.contiguous()
+    return shifted_convolution_hopper.convolved_shifts(images, shift, source, factor / 255.0, weights, biases)
 
 
 def _filters(conv: nn.Module, channels: int | None) -> tuple[Tensor, Tensor, int]:

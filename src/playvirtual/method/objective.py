@@ -27,6 +27,15 @@ class Augmentation(Protocol):
         ...
 
 
+def encode_views(
+    encoder: Features, augment: Augmentation, images: Tensor, randoms: Randoms, source: Tensor | None = None
+) -> Tensor:
+    """f of augmented views of images; an encoder with a method of this name makes the views in its own way."""
+    own = getattr(encoder, "encode_views", None)
+    z: Tensor = encoder(augment(images, randoms, source)) if own is None else own(augment, images, randoms, source)
+    return z
+
+
 class RandomInputs(NamedTuple):
     """All random numbers of one evaluation of the objective, so that its losses are a pure function of them.
 
@@ -149,7 +158,7 @@ class SelfPrediction(nn.Module):
         source = torch.cat([rl, recorded, now])
         images = observations.flatten(0, 1)
         images = images if rl_images is None else torch.cat([images, rl_images])
-        z_tilde = self._encoders[1](self.augment(images, inputs.target, source))
+        z_tilde = encode_views(self._encoders[1], self.augment, images, inputs.target, source)
         states = self.K + 1 - first
         own, recorded_z, cycle = z_tilde.split([R, B * states, B * self.views])
         if not self.K:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from playvirtual.kernels.convolution import convolved_shifts
 from playvirtual.kernels.crop import crop, random_crop
 
 
@@ -50,10 +51,23 @@ class RandomShift:
 
         With `source` (V,) there are V results, of which the v-th is made of images[source[v]].
         """
-        offsets, noise = randoms
-        shift = offsets - self.pad if self.pad else None
-        factor = intensity(noise, self.scale)
+        shift, factor = self._shift_and_factor(randoms)
         return random_crop(images, shift, images.shape[-1], source, factor, self.space_to_depth)
+
+    def convolved(
+        self, images: Tensor, randoms: ImageRandoms, convs: Iterable[nn.Module], source: Tensor | None = None
+    ) -> Tensor | None:
+        """(N, C, H, W) uint8 -> (V, C′, H′, W′): the views through convolutions, each with its ReLU.
+
+        None where a gradient is wanted or no kernel does it at once.
+        """
+        shift, factor = self._shift_and_factor(randoms)
+        return convolved_shifts(images, shift, source, factor, convs)
+
+    def _shift_and_factor(self, randoms: ImageRandoms) -> tuple[Tensor | None, Tensor]:
+        """(V, 2): pixels down and to the right where a view begins, None for no shift at all; (V,): intensities."""
+        offsets, noise = randoms
+        return offsets - self.pad if self.pad else None, intensity(noise, self.scale)
 
     def crop(self, images: Tensor, offsets: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> floats of the same shape: the shifts by offsets (N, 2), intensity unchanged."""

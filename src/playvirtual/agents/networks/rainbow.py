@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from playvirtual import kernels
 from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
-from playvirtual.method import rescale
+from playvirtual.method import Augmentation, rescale
+from playvirtual.replay.augmentation import RandomShift
 
 SetNoise = Callable[[list[Tensor], Tensor], None]
 
@@ -55,7 +57,23 @@ class RainbowEncoder(nn.Module):
             x = x - self.background
         for conv in self.convs:
             x = conv_relu(x, conv)
-        z = x if self.fc is None else self.fc(x.flatten(1))
+        return self._latent(x)
+
+    def encode_views(
+        self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None
+    ) -> Tensor:  # (N, C, H, W) uint8 -> (V, c, h, w) or (V, latent)
+        """What the encoder makes of random views of images; shifts of them may never be made in memory."""
+        maps = None
+        if isinstance(augment, RandomShift) and not self.background:
+            maps = augment.convolved(images, randoms, self.convs, source)
+        if maps is not None:
+            return self._latent(maps)
+        z: Tensor = self(augment(images, randoms) if source is None else augment(images, randoms, source))
+        return z
+
+    def _latent(self, maps: Tensor) -> Tensor:
+        """The last convolution's outputs -> z."""
+        z = maps if self.fc is None else self.fc(maps.flatten(1))
         return rescale(z) if self.rescaled else z
 
 

@@ -24,7 +24,8 @@ if kernels.AVAILABLE:
 
 OUTPUTS = 64  # channels
 UNIT = 8  # channels that lie together
-ROUND = 16  # positions that are loaded at a time, of no more than two rows
+MOST_PLANES = 16  # units of inputs
+ROUND = 16  # positions that are loaded at a time with zeros around, of no more than two rows
 WIDEST = 216  # positions of a tile for which a warpgroup's registers suffice
 
 
@@ -125,12 +126,14 @@ def weight_layer_for(layer: Layer) -> WeightLayer | None:
 def layer_for(channels: int, side: int, height: int, width: int, pad: int) -> Layer | None:
     """The layer with the tiles that leave least of themselves unused, or None where the kernel does not suit it."""
     planes = channels // UNIT
-    narrow = height + pad < side or width + pad < max(side, ROUND)
-    if channels % UNIT or planes > UNIT or (planes % 2 and side % 2) or narrow:
+    narrow = height + pad < side or width + pad < (max(side, ROUND) if pad else side)
+    if channels % UNIT or planes > MOST_PLANES or (planes % 2 and side % 2) or narrow:
         return None
     widths = range(WIDEST, 0, -8)
     layers = [Layer(planes, side, height, width, pad, columns) for columns in widths]
-    layers = [layer for layer in layers if layer.shared <= hopper.SHARED and layer.columns > WIDEST // 2]
+    layers = [
+        layer for layer in layers if layer.shared <= hopper.SHARED and (layer.columns > WIDEST // 2 or layer.tiles == 1)
+    ]
     return min(layers, key=lambda layer: layer.tiles * layer.columns, default=None)
 
 
