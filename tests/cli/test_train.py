@@ -57,11 +57,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "evaluation.json"
+    assert main(["evaluate", str(trained), "--device", "cpu", "--quiet", "--json", str(file)]) == 0
+    own = json.loads((trained / "evaluations.jsonl").read_text().splitlines()[-1])
+    assert json.loads(file.read_text()) == own
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["evaluate", "RUN", "--seed", "-1"], "seed: -1 is not allowed; allowed: 0 to 2147483647"),
         (["evaluate", "RUN", "--episodes", "0"], "episodes: 0 is not allowed; allowed: 1 or more"),
+        (["evaluate", "RUN", "--json", "nowhere/e.json"], "json: 'nowhere/e.json' cannot be written; allowed: a file in"),
         (["evaluate", "RUN", "--device", "tpu"], "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
         (["probe", "RUN", "dynamics", "--device", "tpu"], "device: 'tpu' is not allowed"),
         (["export", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),

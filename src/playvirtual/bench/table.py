@@ -1,15 +1,9 @@
-"""A measurement as text and as JSON: what `playvirtual bench` prints and writes."""
+"""A measurement as text: what `playvirtual bench` prints."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
-
 from playvirtual.bench.measure import Measurement
 from playvirtual.bench.profiling import Kernels
-from playvirtual.errors import InputError, RunError
 
 NAME_WIDTH = 72  # characters of a kernel's name that are shown; with template arguments it may have hundreds
 LABEL_WIDTH = 28
@@ -63,20 +57,3 @@ def _kernels(k: Kernels) -> list[str]:
         name = kernel.name if len(kernel.name) <= NAME_WIDTH else kernel.name[: NAME_WIDTH - 1] + "…"
         lines.append(f"{kernel.ms:>10.3f}{kernel.share:>8.1%}{kernel.calls:>8.4g}  {name}")
     return lines
-
-
-def json_file(path: str | None) -> Callable[[Measurement], None]:
-    """A function that writes a measurement to `path`, if there is one; a path that cannot be written is refused now."""
-    if path is None:
-        return lambda measurement: None
-    file = Path(path)
-    if file.is_dir() or not file.parent.is_dir():
-        raise InputError(f"json: {path!r} cannot be written; allowed: a file in a folder that exists")
-
-    def write(measurement: Measurement) -> None:
-        try:
-            file.write_text(json.dumps(asdict(measurement), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"cannot write {path!r}: {error.strerror}") from error
-
-    return write

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from playvirtual.config.build import every_option
 from playvirtual.config.schema import SIZES, Config
 from playvirtual.config.sources import GROUPS, NAMES
 from playvirtual.envs import import_modules
-from playvirtual.errors import InputError, closest, unknown
+from playvirtual.errors import InputError, RunError, closest, unknown
 from playvirtual.options import ELSEWHERE, as_text, coerce, leaves
 
 DEFAULT_TASK = "atari/pong"  # whose options and defaults help shows when no task is given
@@ -230,3 +232,20 @@ def no_task(command: str) -> InputError:
 def optional_int(name: str, text: str | None) -> int | None:
     """The whole number that a flag was given; None if the flag was not."""
     return None if text is None else int(coerce(name, int, text))
+
+
+def json_file(path: str | None) -> Callable[[Mapping[str, Any]], None]:
+    """A function that writes a record to `path`, if there is one; a path that cannot be written is refused now."""
+    if path is None:
+        return lambda record: None
+    file = Path(path)
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(f"json: {path!r} cannot be written; allowed: a file in a folder that exists")
+
+    def write(record: Mapping[str, Any]) -> None:
+        try:
+            file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"cannot write {path!r}: {error.strerror}") from error
+
+    return write

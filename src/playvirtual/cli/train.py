@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from playvirtual.cli.flags import (
     given_fields,
     given_for_fit,
     given_own_env,
+    json_file,
     no_task,
     optional_int,
 )
@@ -59,6 +61,7 @@ examples:
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1                         the run's own evaluation again
   playvirtual evaluate runs/toy-catch/playvirtual/seed-1 --episodes 100 --seed 7 other episodes
   playvirtual evaluate pong-agent --video                                        an export, with a video
+  playvirtual evaluate pong-agent --json pong.json                               with every episode's return in a file
   playvirtual evaluate playvirtual/minatar-breakout                              an agent that comes with the package"""
 BENCH_EXAMPLES = """\
 example:
@@ -149,6 +152,7 @@ def add_evaluate(commands: Any) -> None:
         help="write a video of the first env to RUN/videos/, with reward, return, and Q values or action: "
         "MP4 with the extra `video` installed, else GIF; `playvirtual video` films several episodes side by side",
     )
+    parser.add_argument("--json", metavar="FILE", help="write every return there too, as a line of evaluations.jsonl")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     add_import(parser)
     add_trust_env(parser)
@@ -291,12 +295,14 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.api import evaluate, load
+    from playvirtual.runs.agents import policy_folder, read_step
     from playvirtual.runs.folder import RunFolder
     from playvirtual.study.scores import run_summary
     from playvirtual.training.display.progress import showing_evaluation
     from playvirtual.training.display.video import Recorder
+    from playvirtual.training.evaluation import evaluation_line
 
-    folder = RunFolder.open(options.path)
+    folder, write = RunFolder.open(options.path), json_file(options.json)
     config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None
@@ -312,6 +318,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             trust_env=options.trust_env,
         )
     show(run_summary(config, returns))
+    write(evaluation_line(config, read_step(policy_folder(folder)), returns))
     if recorder is not None:
         video = folder.videos / f"evaluation-seed-{config.seed if seed is None else seed}"
         with writing("video", video):
@@ -321,7 +328,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from playvirtual.api import benchmark
-    from playvirtual.bench.table import json_file, table
+    from playvirtual.bench.table import table
 
     if options.task is None:
         raise no_task("bench")
@@ -329,5 +336,5 @@ def _bench(options: argparse.Namespace) -> int:
     given = {"method": options.method, "preset": options.preset, **given_fields(options), **given_own_env(options)}
     measurement = benchmark(options.task, repeats=repeats, **given)
     show(table(measurement))
-    write(measurement)
+    write(asdict(measurement))
     return 0

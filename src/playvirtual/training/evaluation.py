@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from playvirtual import published
 from playvirtual.config.schema import Config
 from playvirtual.device import check_memory
 from playvirtual.envs import VectorEnv, make
@@ -173,3 +174,13 @@ def play_episodes(
             steps += len(playing)
             progress(started - int(np.count_nonzero(episode >= 0)), steps)
     return [float(r) for r in returns]
+
+
+def evaluation_line(config: Config, step: int, returns: Sequence[float]) -> dict[str, Any]:
+    """What evaluations.jsonl says of an evaluation: mean, spread, every return and, where there is one, the HNS."""
+    mean = float(np.mean(returns))
+    line: dict[str, Any] = {"step": step, "mean": mean, "std": float(np.std(returns))}
+    family, _, game = config.task.partition("/")
+    if family == "atari" and game in published.human():
+        line["hns"] = float(published.hns(game, mean))
+    return line | {"returns": list(returns)}

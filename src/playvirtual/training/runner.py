@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from playvirtual import envs, files, published
+from playvirtual import envs, files
 from playvirtual.config.fit import reasons
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, num_threads
@@ -35,6 +35,7 @@ from playvirtual.training.clock import Clock
 from playvirtual.training.display.estimate import estimate_lines, is_worth_measuring, measure
 from playvirtual.training.display.progress import Display, Pace
 from playvirtual.training.display.video import Recorder
+from playvirtual.training.evaluation import evaluation_line
 from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.trainer import Trainer
 
@@ -328,8 +329,7 @@ class Runner:
         with trainer.clock.measure("evaluation"):
             self.returns = trainer.evaluate(interruptible, recorder, progress)
         step, score = trainer.global_step, float(np.mean(self.returns))
-        line: dict[str, Any] = {"step": step, "mean": score, "std": float(np.std(self.returns))}
-        line |= _human_normalised(config, score) | {"returns": self.returns}
+        line = evaluation_line(config, step, self.returns)
         timing, video = trainer.clock.line(step), None
         with self._naming_the_path():
             jsonl.append(self.folder.path, "evaluations", line)
@@ -445,9 +445,3 @@ def evaluation_due(config: Config, step: int) -> bool:
 def checkpoint_due(config: Config, step: int) -> bool:
     """Whether agent step `step` is a multiple of the checkpoint interval."""
     return config.checkpoint_every > 0 and step % config.checkpoint_every == 0
-
-
-def _human_normalised(config: Config, score: float) -> dict[str, float]:
-    """The human-normalised score, for the games that have one."""
-    family, _, game = config.task.partition("/")
-    return {"hns": float(published.hns(game, score))} if family == "atari" and game in published.human() else {}
