@@ -2,11 +2,14 @@
 
     python results/run_queue.py --minutes 25 --per-gpu 6
     tar -xzf runs/queue/COMMIT.tar.gz -C results                # then as results/README.md says: reports, collect.py
+    python results/run_queue.py --evaluate runs/queue/COMMIT-trained    # on any machine
 
 Runs that are finished in results/FAMILY/runs or in the work folder, runs/queue/COMMIT, are skipped. When the minutes
 are over, the runs that are still going write a checkpoint, and the next call at the same commit resumes them. COMMIT is
 the newest that changed the code, so that results may be added and committed between two calls. The archive holds the
-configurations and logs of the finished runs and, for each family, provenance.toml with them added.
+configurations and logs of the finished runs and, for each family, provenance.toml with them added. A run that was
+stopped in its last evaluation has made all its steps: its logs and its policy, as `playvirtual export` writes it, lie
+in runs/queue/COMMIT-trained, and `--evaluate` plays the evaluation and adds the run and its provenance to the results.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,17 +33,20 @@ from typing import Any
 
 import numpy as np
 
+import playvirtual as pv
 from playvirtual import files
 from playvirtual.errors import InputError
 from playvirtual.messages import counted
 from playvirtual.runs import jsonl
 from playvirtual.runs.atomic_io import fsync, write_atomic
+from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines.engine import Engine, make_engine
 from playvirtual.study.sweep.display import display
 from playvirtual.study.sweep.experiments import Experiment, Row, suite
 from playvirtual.study.sweep.grids import Job, jobs
 from playvirtual.study.sweep.sweep import Changed, sort_out, state, sweep
 from playvirtual.study.sweep.time import steps_left
+from playvirtual.training.evaluation import evaluation_line
 
 ROOT = Path(__file__).parent
 CODE = ("src", "pyproject.toml")  # in the repository: what decides the numbers of a run
@@ -185,19 +192,67 @@ def pack(finished: Sequence[Path], work: Path, results: Path) -> Path:
             runs = sorted(run for run in finished if run.relative_to(work).parts[0] == family)
             for file in (run / name for run in runs for name in LOGS):
                 tar.add(file, str(file.relative_to(work)))
-            before = results / family / "provenance.toml"
-            text = before.read_text(encoding="utf-8") if before.exists() else ""
-            packed = {str(run.relative_to(work / family)) for run in runs}
-            for group in _groups(work / family / "provenance.toml"):
-                if own := [run for run in group["runs"] if run in packed]:
-                    text += _group_text({**group, "runs": own})
-            content = text.encode()
+            content = _with_provenance(runs, work / family, results / family).encode()
             member = tarfile.TarInfo(f"{family}/provenance.toml")
             member.size, member.mtime = len(content), int(time.time())
             tar.addfile(member, BytesIO(content))
     fsync(partial)
     partial.rename(archive)
     return archive
+
+
+def _with_provenance(runs: Sequence[Path], work: Path, results: Path) -> str:
+    """A family's provenance.toml in the results, with what that of the work folder says of these runs."""
+    before = results / "provenance.toml"
+    text = before.read_text(encoding="utf-8") if before.exists() else ""
+    chosen = {str(run.relative_to(work)) for run in runs}
+    for group in _groups(work / "provenance.toml"):
+        if own := [run for run in group["runs"] if run in chosen]:
+            text += _group_text({**group, "runs": own})
+    return text
+
+
+def export_trained(jobs: Sequence[Job], work: Path, group: Mapping[str, Any]) -> list[Path]:
+    """Exports the runs that lack their last evaluation alone to WORK-trained, their logs beside the weights."""
+    made, trained = [], work.with_name(f"{work.name}-trained")
+    for job in jobs:
+        if jsonl.last(job.path, "metrics").get("step") == job.config.steps and not is_finished(job):
+            out = trained / job.path.relative_to(work)
+            if not out.exists():
+                out.parent.mkdir(parents=True, exist_ok=True)
+                pv.export(job.path, out)
+                for name in jsonl.NAMES:
+                    if (log := job.path / f"{name}.jsonl").exists():
+                        shutil.copy(log, out)
+            made.append(out)
+    note(made, trained, {**group, "note": "the last evaluation was played afterwards, on another machine"})
+    return made
+
+
+def evaluate_trained(folder: Path, results: Path, device: str) -> None:
+    """Plays the last evaluation of what `export_trained` wrote to a folder, and adds the runs to the results.
+
+    They are complete runs then, but for the time that their evaluation took.
+    """
+    for config in sorted(folder.rglob("config.json")):
+        trained, run = config.parent, results / config.parent.relative_to(folder)
+        if run.exists():
+            continue
+        print(f"evaluating {trained}", flush=True)
+        returns = pv.evaluate(trained, device=device)
+        line = evaluation_line(RunFolder.open(trained).config(), int(jsonl.last(trained, "metrics")["step"]), returns)
+        partial = run.with_name(f"{run.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for log in (trained / name for name in LOGS):
+            if log.exists():
+                shutil.copy(log, partial)
+        jsonl.append(partial, "evaluations", line)
+        family = run.relative_to(results).parts[0]
+        text = _with_provenance([trained], folder / family, results / family)
+        partial.rename(run)
+        write_atomic(results / family / "provenance.toml", text.encode())
+        print(f"{run}: {line['mean']:.4g} ± {line['std']:.4g}", flush=True)
 
 
 def _groups(file: Path) -> list[dict[str, Any]]:
@@ -279,7 +334,10 @@ def _stop_after(seconds: float, over: threading.Event, timed_out: threading.Even
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, required=True, help="that the runs may take")
+    parser.add_argument("--minutes", type=float, help="that the runs may take")
+    parser.add_argument(
+        "--evaluate", type=Path, metavar="FOLDER", help="play the evaluations of trained runs, start none"
+    )
     parser.add_argument("--per-gpu", type=int, default=6, help="runs that share a GPU (default: 6)")
     parser.add_argument("--workers", type=int, help="runs at a time (default: GPUs × per-gpu, or the cores)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
@@ -288,11 +346,19 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/queue"), help="for new runs (default: runs/queue)")
     parser.add_argument("--commit", help="of the code that runs (default: what git tells)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be started")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if (options.minutes is None) == (options.evaluate is None):
+        raise InputError("minutes: and evaluate; allowed: one of them")
+    if options.evaluate is not None and not options.evaluate.is_dir():
+        raise InputError(f"evaluate: {str(options.evaluate)!r} is no folder; allowed: what an earlier call has written")
+    return options
 
 
 def main() -> int:
     options = _options()
+    if options.evaluate is not None:
+        evaluate_trained(options.evaluate, options.results, options.device)
+        return 0
     commit = options.commit or _commit()
     queue, work = read_queue(options.queue), options.out / commit
     common = {} if options.device == "auto" else {"device": options.device}
@@ -308,15 +374,17 @@ def main() -> int:
         print("\n".join(f"{job.title}: playvirtual {shlex.join(job.command())}" for job in chosen))
         return 0
     code = carry_out(chosen, engine, options.minutes) if chosen else 0
+    group = {
+        "commit": commit,
+        "machine": _machine(min(options.per_gpu, workers), workers),
+        "command": _command(options),
+        "date": date.today(),
+    }
     if made := [job.path for job in planned if is_finished(job)]:
-        group = {
-            "commit": commit,
-            "machine": _machine(min(options.per_gpu, workers), workers),
-            "command": _command(options),
-            "date": date.today(),
-        }
         note(made, work, group)
         print(f"{counted(len(made), 'finished run')}: {pack(made, work, options.results)}")
+    for path in export_trained(planned, work, group):
+        print(f"trained, not evaluated: {path}")
     return code or int(bool(unreadable))
 
 

@@ -134,6 +134,37 @@ def test_runs_that_are_still_going_when_the_minutes_are_over_are_left_to_the_nex
     assert started(tmp_path, "--minutes=0.05", "--workers=1") == [("long", 1)]
 
 
+@pytest.mark.slow
+def test_a_run_that_lacks_its_evaluation_alone_is_exported_and_evaluated_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2") + PACE)
+    run_queue(tmp_path, "--minutes=60", "--workers=1")
+    _, cut = sorted((tmp_path / WORK / "toy" / "runs" / "toy-catch").glob("*/seed-*"))
+    expected = jsonl.lines(cut, "evaluations")
+    (cut / "evaluations.jsonl").unlink()  # as if it had been stopped in its evaluation
+    planned = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / WORK, CPU)
+    group = {"commit": "abc1234", "machine": "this one", "command": "python results/run_queue.py"}
+    (trained,) = PROGRAM["export_trained"](planned, tmp_path / WORK, group)
+    assert trained.relative_to(tmp_path) == Path("work", "abc1234-trained") / cut.relative_to(tmp_path / WORK)
+    assert PROGRAM["export_trained"](planned, tmp_path / WORK, group) == [trained]  # which it does not make again
+    words = ["--evaluate=work/abc1234-trained", "--device=cpu", "--results=results"]
+    command = [sys.executable, RESULTS / "run_queue.py", *words]
+    for _ in range(2):  # the second time there is nothing to do
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+        assert done.returncode == 0, done.stderr
+    run = tmp_path / "results" / cut.relative_to(tmp_path / WORK)
+    assert jsonl.lines(run, "evaluations") == expected
+    assert {file.name for file in run.iterdir()} == set(PROGRAM["LOGS"])
+    (noted,) = tomllib.loads((tmp_path / "results" / "toy" / "provenance.toml").read_text())["group"]
+    assert noted["runs"] == [str(run.relative_to(tmp_path / "results" / "toy"))]
+    assert noted["note"] == "the last evaluation was played afterwards, on another machine"
+
+
+def test_either_runs_are_started_or_evaluations_played(tmp_path: Path) -> None:
+    (tmp_path / "queue.toml").write_text(entry("first", "rl", "1") + PACE)
+    assert "error: minutes: and evaluate; allowed: one of them" in run_queue(tmp_path, code=1).stderr
+    assert "error: evaluate: 'nowhere' is no folder" in run_queue(tmp_path, "--evaluate=nowhere", code=1).stderr
+
+
 def test_a_run_that_was_stopped_is_planned_with_what_is_left_of_it(tmp_path: Path) -> None:
     (tmp_path / "queue.toml").write_text(entry("first", "rl", "1, 2") + PACE)
     first = PROGRAM["read_queue"](tmp_path / "queue.toml").entries[0].jobs(tmp_path / "work" / "abc1234", CPU)[0]
