@@ -69,7 +69,7 @@ def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Pa
     [
         (["evaluate", "RUN", "--seed", "-1"], "seed: -1 is not allowed; allowed: 0 to 2147483647"),
         (["evaluate", "RUN", "--episodes", "0"], "episodes: 0 is not allowed; allowed: 1 or more"),
-        (["evaluate", "RUN", "--json", "nowhere/e.json"], "json: 'nowhere/e.json' cannot be written; allowed: a file in"),
+        (["evaluate", "RUN", "--json", "none/e.json"], "json: 'none/e.json' cannot be written; allowed: a file in"),
         (["evaluate", "RUN", "--device", "tpu"], "device: 'tpu' is not allowed; allowed: auto, cpu, cuda, cuda:N"),
         (["probe", "RUN", "dynamics", "--device", "tpu"], "device: 'tpu' is not allowed"),
         (["export", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
