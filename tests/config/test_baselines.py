@@ -206,7 +206,7 @@ def test_single_options_have_the_last_word() -> None:
 
 def test_an_option_of_other_agents_is_refused_by_what_the_user_may_choose() -> None:
     """An agent of its method's name is named alone, another one with the method that picks it."""
-    message = "option: 'epsilon_end' is not one of the agent der; allowed: with otr, drq-dqn (method drq)"
+    message = "option: 'epsilon_end' is not one of the agent der; allowed: with otr, drq-dqn (method drq), sr-spr, bbf"
     with pytest.raises(InputError) as raised:
         build("atari/pong", method="der", epsilon_end=0.1)
     assert str(raised.value) == message

@@ -65,7 +65,7 @@ def test_another_method_or_task_keeps_what_was_changed_alone() -> None:
         ("actor_period = 2", "option: 'actor_period' is not one of toy/catch"),
         ("compile = 'fast'", "compile: 'fast' is not known; allowed: cudagraph, full, off"),
         ("method = 'sprr'", "method: 'sprr' is not known; did you mean 'spr'?"),
-        ("method = 3", "method: 3 is not known; allowed: curl, "),
+        ("method = 3", "method: 3 is not known; allowed: bbf, bbf-virtual, curl, "),
         ("K = 3\n[objective]\nK = 4", "K: it is given twice"),
         ("agent = 'rainbow'", "agent: 'rainbow' is not allowed; allowed: a table of options"),
         ("K = {a = 1}", "K: {'a': 1} is not allowed; allowed: a value, not a table"),

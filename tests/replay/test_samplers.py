@@ -124,6 +124,23 @@ def test_full_correction_makes_the_estimate_unbiased() -> None:
     assert float(estimate) == pytest.approx(2.5, abs=0.03)
 
 
+def test_a_schedule_decides_how_far_returns_reach_and_how_they_are_discounted() -> None:
+    """Rewards are 1, 2, 3, …: of two of them at γ = ½ the return from position t is (t + 1) + (t + 2) / 2."""
+    replay = fill([(20, False)], 30, 1)[0]
+    sampler = prioritized(replay, n_step=4, gamma=0.9)
+    sampler.on_append()
+    scheduled = {"n_step": torch.tensor(2.0), "discount": torch.tensor(0.5), "beta": torch.tensor(1.0)}
+    batch = sampler.sample(scheduled)
+    t = batch.sequences.positions
+    assert len(t.unique()) > 3
+    assert batch.returns.tolist() == (1.5 * t + 2.0).tolist()
+    assert batch.discounts.tolist() == [0.25] * 8
+    assert torch.equal(batch.next_observations, replay.observations(t + 2))
+    plain = sampler.sample({"beta": torch.tensor(1.0)})
+    assert torch.equal(plain.next_observations, replay.observations(plain.sequences.positions + 4))
+    assert plain.discounts.tolist() == pytest.approx([0.9**4] * 8)
+
+
 def test_a_prioritised_sampler_refuses_an_update_without_priorities() -> None:
     sampler = with_priorities([1.0, 1.0], 0.5, 2, seed=0)
     with pytest.raises(ValueError, match="priorities: None is not allowed"):

@@ -1,4 +1,4 @@
-"""The baselines end to end: each trains, resumes bit-exactly, is exported, and learns a toy."""
+"""The baselines and later methods end to end: each trains, resumes bit-exactly, is exported, and learns a toy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import playvirtual as pv
 from playvirtual.agents.agent import make_agent
-from playvirtual.config.baselines import METHODS
+from playvirtual.config import baselines, modern
 from playvirtual.training.evaluation import evaluate
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.trainer import Trainer
@@ -35,9 +35,13 @@ REACH = {
     "eval_episodes": 2,
     "eval_every": 60,
 }
-# Methods with the objective on top draw more random numbers and have more networks.
+METHODS = {**baselines.METHODS, **modern.METHODS}
+# Methods with the objective on top draw more random numbers and have more networks; networks are reset after step 60.
+EXTRA: dict[str, dict[str, Any]] = {
+    method: {"K": 2, "M": 2} if method.endswith("virtual") else {} for method in baselines.METHODS
+} | {method: {"K": 2, "reset_every": 30} | ({"M": 2} if "virtual" in method else {}) for method in modern.METHODS}
 RUNS = [
-    (task, method, {**options, **({"K": 2, "M": 2} if method.endswith("virtual") else {})})
+    (task, method, {**options, **EXTRA[method]})
     for task, kind, options in (("toy/catch", "discrete", CATCH), ("toy/reach", "continuous", REACH))
     for method, (agents, _, _) in METHODS.items()
     if kind in agents
@@ -63,7 +67,8 @@ def test_updates_and_acting_can_be_captured(
     """Every kind of update from sampling to metrics, once Adam has its state; and exploring."""
     # PyTorch's own looks at its numbers, but not on a GPU.
     monkeypatch.setattr(F, "one_hot", lambda actions, n: (actions[..., None] == torch.arange(n)).long())
-    rare = {"target_period": 2_000} if task == "toy/catch" and not method.startswith("drq") else {}
+    copied = task == "toy/catch" and method in baselines.METHODS and not method.startswith("drq")
+    rare = {"target_period": 2_000} if copied else {}
     values = {name: value for name, value in options.items() if name != "quiet"} | rare
     with closing(Trainer(pv.build(task, method=method, **values))) as trainer:
         trainer.train(options["learning_starts"] - 1)
@@ -109,6 +114,33 @@ def test_exploration_and_target_updates_step_by_step(method: str, updates_per_st
         assert epsilons == pytest.approx([1.0] * 9 + falling + [0.1] * 5)
 
 
+@pytest.mark.parametrize("method", ["spr-resets", "sr-spr", "bbf"])
+def test_networks_are_reset_before_the_update_after_an_interval(method: str) -> None:
+    """Adam counts its steps from the last reset on: learning starts in step 40, resets come after steps 60 and 90, and
+    none after step 120, which leaves less than 30 more."""
+    config = pv.build("toy/catch", method=method, device="cpu", steps=149, learning_starts=40, hidden=8, reset_every=30)
+    per_step, counts = config.agent.updates_per_step, []
+    with closing(Trainer(config)) as trainer:
+        optimizer = trainer.agent.optimizer  # type: ignore[attr-defined]
+        for step in (60, 70, 90, 100, 149):
+            trainer.train(step - trainer.step)
+            counts.append({int(state["step"]) for state in optimizer.state.values()})
+    updates = [int(n * per_step) for n in (21, 31, 51, 61, 110)]  # in all
+    since = [updates[0], updates[1] - updates[0], updates[2] - updates[0], *(n - updates[2] for n in updates[3:])]
+    assert counts == [{n} for n in since]
+
+
+@pytest.mark.slow
+def test_a_run_with_resets_is_extended_as_if_it_had_been_longer(tmp_path: Path) -> None:
+    """Its end is a moment of a reset, which comes when the run goes on."""
+    options = {**CATCH, "method": "bbf", "K": 2, "reset_every": 30, "eval_every": 30}
+    pv.train("toy/catch", run_dir=tmp_path / "whole", **{**options, "steps": 120})
+    pv.train("toy/catch", run_dir=tmp_path / "parts", **{**options, "steps": 90})
+    pv.train("toy/catch", run_dir=tmp_path / "parts", resume=True, **{**options, "steps": 120})
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    assert lines[0][-1] == lines[1][-1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "method", "options"), RUNS, ids=[f"{task}-{method}" for task, method, _ in RUNS])
 def test_a_resumed_run_equals_an_uninterrupted_one(
@@ -135,6 +167,19 @@ LEARNS: list[tuple[str, str, dict[str, Any], float]] = [
     ("toy/catch", "otr", {"steps": 2_300, "learning_starts": 250, "epsilon_decay_steps": 400}, 0.0),
     ("toy/catch", "curl", {"steps": 2_500, "learning_starts": 300}, -0.2),
     ("toy/catch", "drq", {"steps": 1_500, "learning_starts": 300, "epsilon_decay_steps": 400}, 0.0),
+    ("toy/catch", "spr-resets", {"steps": 3_000, "learning_starts": 300, "reset_every": 1_200}, 0.0),
+    (
+        "toy/catch",
+        "sr-spr",
+        {"steps": 2_200, "learning_starts": 250, "epsilon_decay_steps": 400, "reset_every": 1_000},
+        0.0,
+    ),
+    (
+        "toy/catch",
+        "bbf",
+        {"steps": 2_400, "learning_starts": 250, "epsilon_decay_steps": 400, "reset_every": 1_200},
+        -0.2,
+    ),
     ("toy/reach", "sac-ae", {"steps": 850, "learning_starts": 250}, 20.0),
     ("toy/reach", "curl", {"steps": 1_000, "learning_starts": 250}, 18.0),
     ("toy/reach", "drq", {"steps": 700, "learning_starts": 250}, 20.0),
@@ -143,9 +188,9 @@ LEARNS: list[tuple[str, str, dict[str, Any], float]] = [
     ("minatar/breakout", "curl", {"steps": 8_000}, 2.0),
     ("minatar/breakout", "drq", {"steps": 8_000, "epsilon_decay_steps": 3_000}, 2.0),
 ]
-UNTRAINED = {"toy/catch": -0.5, "toy/reach": 15.0, "minatar/breakout": 1.0}  # what no untrained agent reaches
+UNTRAINED = {"toy/catch": -0.3, "toy/reach": 15.0, "minatar/breakout": 1.0}  # what no untrained agent reaches
 QUICK = [
-    *(("toy/catch", method) for method in ("der", "otr", "curl", "drq")),
+    *(("toy/catch", method) for method in ("der", "otr", "curl", "drq", "sr-spr", "bbf")),
     ("toy/reach", "sac-ae"),
     ("toy/reach", "drq"),
 ]

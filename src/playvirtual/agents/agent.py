@@ -184,6 +184,19 @@ class ExploresByStep(Protocol):
 
 
 @runtime_checkable
+class ResetsNetworks(Protocol):
+    """An agent that makes networks, or parts of them, anew in the course of training."""
+
+    def resets_before(self, update: int) -> bool:
+        """Whether `reset` precedes update number `update`, counted from 0."""
+        ...
+
+    def reset(self) -> None:
+        """Makes them anew, in place, from random numbers of the agent's generator; it may wait for the device."""
+        ...
+
+
+@runtime_checkable
 class CountsReleasedParameters(Protocol):
     """An agent of the paper, whose parameters its tables count by what the released code declares."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from playvirtual.agents.agent import Agent, Observations, Schedule, Update
 from playvirtual.agents.losses import categorical_loss, project_distribution
-from playvirtual.agents.networks.rainbow import QHead, RainbowEncoder, xavier_uniform
+from playvirtual.agents.networks.rainbow import PixelEncoder, QHead, xavier_uniform
 from playvirtual.agents.rainbow import Rainbow, select
 from playvirtual.config.baselines import EpsilonGreedyConfig
 from playvirtual.config.schema import Config
@@ -30,7 +30,7 @@ class EfficientRainbow(Rainbow):
     own_target_noise = True  # it is copied rarely
     dueling = True
 
-    def _make_encoder(self, config: Config) -> RainbowEncoder:
+    def _make_encoder(self, config: Config) -> PixelEncoder:
         return super()._make_encoder(config).apply(xavier_uniform)
 
     def _make_head(self) -> QHead:

@@ -25,6 +25,22 @@ def make_adam(
     )
 
 
+def make_adamw(
+    parameters: Sequence[nn.Parameter],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    device: torch.device,
+) -> torch.optim.Adam:
+    """An AdamW whose steps can be captured in a CUDA graph; biases and other vectors do not decay."""
+    decaying, others = [p for p in parameters if p.ndim != 1], [p for p in parameters if p.ndim == 1]
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    cuda = device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True, capturable=cuda)
+
+
 @torch.no_grad()
 def load_adam(adam: torch.optim.Adam, state: Mapping[str, Any]) -> None:
     """Loads another Adam's `state_dict`, except for `capturable`, which depends on the device.

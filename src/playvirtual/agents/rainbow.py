@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
 from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
-from playvirtual.agents.networks.rainbow import DuelingHead, QHead, RainbowEncoder, set_noise
+from playvirtual.agents.networks.rainbow import DuelingHead, PixelEncoder, QHead, RainbowEncoder, set_noise
 from playvirtual.agents.optim import load_adam, make_adam
 from playvirtual.config.schema import Config, RainbowConfig
 from playvirtual.kernels.adam import ClippedAdam
@@ -33,6 +33,7 @@ class Rainbow:
 
     policy_parts = ("encoder", "head")
     always_rescaled = True  # the encoder's states; else only beside dynamics models, which predict rescaled ones
+    dynamics_batch_norm = True  # between the two convolutions of a dynamics model of feature maps
     own_target_noise = False  # of the target head: drawn in every update; else it is copied with the weights
 
     def __init__(
@@ -74,7 +75,7 @@ class Rainbow:
         self.encoder.requires_grad_(not config.encoder_from)  # a pretrained encoder is kept as it is
         self.target_encoder, self.target_head = make_target(self.encoder), make_target(self.head)
 
-    def _make_encoder(self, config: Config) -> RainbowEncoder:
+    def _make_encoder(self, config: Config) -> PixelEncoder:
         c = self.config
         return RainbowEncoder(
             self.observation_shape,
@@ -111,9 +112,7 @@ class Rainbow:
 
     def _make_optimizer(self) -> None:
         c = self.config
-        learned = [p for p in self.online.parameters() if p.requires_grad]
-        betas = (c.adam_beta1, c.adam_beta2)
-        self.optimizer = make_adam(learned, lr=c.learning_rate, betas=betas, eps=c.adam_eps, device=self.device)
+        self.optimizer = self._make_adam([p for p in self.online.parameters() if p.requires_grad])
         # Norms are clipped group by group; the prediction head q is not clipped.
         stem = [p for part in self._stem() for p in part.parameters() if p.requires_grad]
         groups = {"stem": stem}
@@ -126,6 +125,11 @@ class Rainbow:
         ]
         self.clipped_adam = ClippedAdam(self.optimizer, groups, c.max_grad_norm, copies)
 
+    def _make_adam(self, learned: list[nn.Parameter]) -> torch.optim.Adam:
+        c = self.config
+        betas = (c.adam_beta1, c.adam_beta2)
+        return make_adam(learned, lr=c.learning_rate, betas=betas, eps=c.adam_eps, device=self.device)
+
     def _stem(self) -> tuple[nn.Module, ...]:
         """The networks whose gradients are clipped together."""
         return self.encoder, self.head
@@ -133,7 +137,7 @@ class Rainbow:
     def _make_dynamics(self) -> Dynamics:
         if self.config.latent:
             return DenseDynamics(self.config.latent, self.action_space, self.config.dynamics_hidden, rescaled=True)
-        return ConvDynamics(self.encoder.map_shape[0], self.action_space)
+        return ConvDynamics(self.encoder.map_shape[0], self.action_space, batch_norm=self.dynamics_batch_norm)
 
     def _part(self, name: str) -> Any:
         return dict(self.online.items()).get(name)
@@ -170,14 +174,19 @@ class Rainbow:
     def action_values(self, observation: Observations, explore: bool = False) -> Tensor:
         """(…, C, H, W) uint8 observations -> (…, |A|): the expected return of each action."""
         images = as_images(observation, self.observation_shape, self.device)
-        flat = self.q_values(self.head(self.encode(images.reshape(-1, *images.shape[-3:])), noisy=explore))
+        encoder, head = self._acting()
+        z = encoder(as_floats(images.reshape(-1, *images.shape[-3:])))
+        flat = self.q_values(head(z, noisy=explore))
         return flat.reshape(*images.shape[:-3], flat.shape[-1])
+
+    def _acting(self) -> tuple[nn.Module, nn.Module]:
+        """The encoder and the head that choose actions: those named in `policy_parts`."""
+        return self.encoder, self.head
 
     @torch.no_grad()
     def encode(self, observation: Observations) -> Tensor:
         """(N, C, H, W) uint8 observations -> (N, …): f(s) of the images without augmentation."""
-        images = as_images(observation, self.observation_shape, self.device)
-        z: Tensor = self.encoder(images.to(torch.get_default_dtype()) / 255.0)
+        z: Tensor = self.encoder(as_floats(as_images(observation, self.observation_shape, self.device)))
         return z
 
     def q_values(self, logits: Tensor) -> Tensor:
@@ -301,6 +310,11 @@ class Rainbow:
         self.target_encoder.load_state_dict(state["target_encoder"])
         self.target_head.load_state_dict(state["target_head"])
         load_adam(self.optimizer, state["optimizer"])
+
+
+def as_floats(images: Tensor) -> Tensor:
+    """uint8 images as numbers from 0 to 1."""
+    return images.to(torch.get_default_dtype()) / 255.0
 
 
 def select(values: Tensor, actions: Tensor) -> Tensor:

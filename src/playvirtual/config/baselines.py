@@ -148,7 +148,7 @@ def _check_encoder_learns(config: Config) -> None:
         )
 
 
-def _derived(kind: type[Options], base: AgentConfig, **changes: Any) -> Options:
+def derived(kind: type[Options], base: AgentConfig, **changes: Any) -> Options:
     """The options of an agent: those of another one, and what differs."""
     return kind(**{**{f.name: getattr(base, f.name) for f in fields(base)}, **changes})
 
@@ -156,7 +156,7 @@ def _derived(kind: type[Options], base: AgentConfig, **changes: Any) -> Options:
 NEVER_CLIPPED = 1e9  # a norm that no gradient reaches: the source does not clip
 NO_AUGMENTATION = {"shift_pad": 0, "intensity_scale": 0.0}
 
-DER = _derived(
+DER = derived(
     DerConfig,
     RAINBOW,
     **NO_AUGMENTATION,  # [D]
@@ -170,7 +170,7 @@ DER = _derived(
     priority_beta_start=0.5,  # [D] weights are 1/√P
     priority_beta_end=0.5,  # [D]
 )
-OTR = _derived(
+OTR = derived(
     OtrConfig,
     DER,
     noisy_sigma=0.0,  # [D]
@@ -181,7 +181,7 @@ OTR = _derived(
     epsilon_end=0.01,  # [D] epsilon_train
     epsilon_decay_steps=50_000,  # [D]
 )
-CURL_RAINBOW = _derived(
+CURL_RAINBOW = derived(
     CurlRainbowConfig,
     RAINBOW,
     **NO_AUGMENTATION,  # [CR] Rainbow's own loss
@@ -199,7 +199,7 @@ CURL_RAINBOW = _derived(
     contrast_pad=4,  # [CR] crop to 80, pad by 4, crop to 84
 )
 CURL_RAINBOW_LIGHT = replace(CURL_RAINBOW, contrast_weight=0.01)  # [CR] on four games
-DRQ_DQN = _derived(
+DRQ_DQN = derived(
     DrqDqnConfig,
     DER,
     atoms=1,  # [D] num_atoms
@@ -214,7 +214,7 @@ DRQ_DQN = _derived(
 )
 
 FILTERS = (32, 32, 32, 32)  # [CS], [Q], [AE]
-CURL_SAC = _derived(
+CURL_SAC = derived(
     CurlSacConfig,
     SAC,
     channels=FILTERS,
@@ -223,7 +223,7 @@ CURL_SAC = _derived(
     contrast_learning_rate=1e-3,  # [CS] encoder_lr
 )
 CURL_CHEETAH = replace(CURL_SAC, learning_rate=2e-4, contrast_learning_rate=2e-4)  # [B]
-DRQ_SAC = _derived(
+DRQ_SAC = derived(
     DrqSacConfig,
     SAC,
     channels=FILTERS,
@@ -235,7 +235,7 @@ DRQ_SAC = _derived(
     views=2,  # [Q]
     target_views=2,  # [Q]
 )
-SAC_AE = _derived(
+SAC_AE = derived(
     SacAeConfig,
     SAC,
     channels=FILTERS,
@@ -254,41 +254,39 @@ SMALL_CONTRAST |= {"contrast_size": 32, "contrast_pad": 1, "contrast_weight": 0.
 SMALL_DQN = {"atoms": 1, "target_period": 1, "target_tau": 0.02, "priority_exponent": 0.0, "intensity_scale": 0.05}
 DERS = {
     "": DER,
-    "minatar": _derived(DerConfig, MINATAR.agent, **SMALL),
-    "toy": _derived(DerConfig, CATCH.agent, **SMALL),
+    "minatar": derived(DerConfig, MINATAR.agent, **SMALL),
+    "toy": derived(DerConfig, CATCH.agent, **SMALL),
 }
 OTRS = {
     "": OTR,
-    "minatar": _derived(
+    "minatar": derived(
         OtrConfig, MINATAR.agent, **SMALL_GREEDY, n_step=3, updates_per_step=1.0, epsilon_decay_steps=10_000
     ),
-    "toy": _derived(OtrConfig, CATCH.agent, **SMALL_GREEDY, updates_per_step=1.0, epsilon_decay_steps=2_000),
+    "toy": derived(OtrConfig, CATCH.agent, **SMALL_GREEDY, updates_per_step=1.0, epsilon_decay_steps=2_000),
 }
 CURL_RAINBOWS = {
     "": CURL_RAINBOW,
     **{f"atari/{game}": CURL_RAINBOW_LIGHT for game in ("pong", "boxing", "private_eye", "freeway")},  # [CR]
-    "minatar": _derived(CurlRainbowConfig, MINATAR.agent, **SMALL, **SMALL_CONTRAST),
-    "toy": _derived(CurlRainbowConfig, CATCH.agent, **SMALL, **SMALL_CONTRAST),
+    "minatar": derived(CurlRainbowConfig, MINATAR.agent, **SMALL, **SMALL_CONTRAST),
+    "toy": derived(CurlRainbowConfig, CATCH.agent, **SMALL, **SMALL_CONTRAST),
 }
 DRQ_DQNS = {
     "": DRQ_DQN,
-    "minatar": _derived(DrqDqnConfig, MINATAR.agent, **{**SMALL_GREEDY, **SMALL_DQN}, epsilon_decay_steps=10_000),
-    "toy": _derived(DrqDqnConfig, CATCH.agent, **{**SMALL_GREEDY, **SMALL_DQN}, epsilon_decay_steps=2_000),
+    "minatar": derived(DrqDqnConfig, MINATAR.agent, **{**SMALL_GREEDY, **SMALL_DQN}, epsilon_decay_steps=10_000),
+    "toy": derived(DrqDqnConfig, CATCH.agent, **{**SMALL_GREEDY, **SMALL_DQN}, epsilon_decay_steps=2_000),
 }
 CURL_SACS = {
     "": CURL_SAC,
     "dmc/cheetah-run": CURL_CHEETAH,
-    "toy": _derived(CurlSacConfig, REACH.agent, encoder_tanh=False, crop_size=10, contrast_learning_rate=1e-3),
+    "toy": derived(CurlSacConfig, REACH.agent, encoder_tanh=False, crop_size=10, contrast_learning_rate=1e-3),
 }
 DRQ_SACS = {
     "": DRQ_SAC,
-    "toy": _derived(DrqSacConfig, REACH.agent, encoder_tau=0.05, shift_pad=1, views=2, target_views=2),
+    "toy": derived(DrqSacConfig, REACH.agent, encoder_tau=0.05, shift_pad=1, views=2, target_views=2),
 }
 SAC_AES = {
     "": SAC_AE,
-    "toy": _derived(
-        SacAeConfig, REACH.agent, decoder_learning_rate=1e-3, decoder_weight_decay=1e-7, latent_weight=1e-6
-    ),
+    "toy": derived(SacAeConfig, REACH.agent, decoder_learning_rate=1e-3, decoder_weight_decay=1e-7, latent_weight=1e-6),
 }
 
 # The class of each agent, the actions it takes, and its hyperparameters by task.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playvirtual.config import baselines, registry
+from playvirtual.config import baselines, modern, registry
 from playvirtual.config.hyperparameters import CATCH, CHEETAH, METHODS, MINATAR, RAINBOW, REACH, SAC
 from playvirtual.config.schema import RainbowConfig, SacConfig
 
@@ -37,20 +37,20 @@ registry.register_agent(
 for _name, (_changes, _note) in METHODS.items():
     registry.register_method(_name, agents={"discrete": "rainbow", "continuous": "sac"}, changes=_changes, note=_note)
 
-# The baselines of the paper's tables.
-for _name, (_class, _actions, _hyperparameters) in baselines.AGENTS.items():
-    registry.register_agent(
-        _name,
-        f"playvirtual.agents.{_class}",
-        config=type(_hyperparameters[""]),
-        actions=_actions,
-        hyperparameters=_hyperparameters,
-        run_options=baselines.RUN_OPTIONS.get(_name),
-        method=False,
-    )
-
-for _name, (_agents, _changes, _note) in baselines.METHODS.items():
-    registry.register_method(_name, agents=_agents, changes=_changes, note=_note)
+# The baselines of the paper's tables, and what came after the paper.
+for _module in (baselines, modern):
+    for _name, (_class, _actions, _hyperparameters) in _module.AGENTS.items():
+        registry.register_agent(
+            _name,
+            f"playvirtual.agents.{_class}",
+            config=type(_hyperparameters[""]),
+            actions=_actions,
+            hyperparameters=_hyperparameters,
+            run_options=_module.RUN_OPTIONS.get(_name),
+            method=False,
+        )
+    for _name, (_agents, _changes, _note) in _module.METHODS.items():
+        registry.register_method(_name, agents=_agents, changes=_changes, note=_note)
 
 registry.register_sampler("uniform", "playvirtual.method.samplers:Uniform")
 registry.register_sampler("perturbed", "playvirtual.method.samplers:Perturbed")

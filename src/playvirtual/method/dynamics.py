@@ -104,14 +104,15 @@ class ConvDynamics(Dynamics):
 
     A one-hot plane is constant, so its share of the first convolution is one map per action: it is computed for
     all |A| actions once and looked up by a product with the one-hot vectors. Everything is laid out channels last,
-    which is what convolutions and BatchNorm are fastest in, on GPUs and CPUs alike.
+    which is what convolutions and BatchNorm are fastest in, on GPUs and CPUs alike. `batch_norm` says whether there is
+    one after the first convolution.
     """
 
-    def __init__(self, channels: int, actions: DiscreteActions) -> None:
+    def __init__(self, channels: int, actions: DiscreteActions, *, batch_norm: bool = True) -> None:
         super().__init__()
         self.channels, self.actions = channels, actions
         self.conv1 = nn.Conv2d(channels + actions.n, channels, 3, padding=1)
-        self.bn = nn.BatchNorm2d(channels)
+        self.bn = nn.BatchNorm2d(channels) if batch_norm else None
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
         for conv in (self.conv1, self.conv2):
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
@@ -141,7 +142,10 @@ class ConvDynamics(Dynamics):
         height, width = z.shape[2:]
         action_map = (one_hot @ self.action_maps(height, width)).view(-1, height, width, self.channels)
         w1, _ = self._filters()
-        return rollout_kernels.step(z, action_map.permute(0, 3, 1, 2), w1, self.bn, self.conv2.weight, self.conv2.bias)
+        normalise = self.bn if self.bn is not None else nn.Identity()
+        return rollout_kernels.step(
+            z, action_map.permute(0, 3, 1, 2), w1, normalise, self.conv2.weight, self.conv2.bias
+        )
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
         """By the fused kernels where they can be used: one launch per step for all states of one batch and the last
@@ -153,9 +157,17 @@ class ConvDynamics(Dynamics):
         return [found for batch in batches for found in self._fused(batch, frozen=frozen)]
 
     def _is_fusible(self, batch: RolloutBatch) -> bool:
-        """The kernels need a GPU with Triton, training mode, maps of at most 64 positions and 16 to 128 channels."""
+        """The kernels need a GPU with Triton, training mode, BatchNorm, maps of at most 64 positions and 16 to 128
+        channels."""
         small = batch.z.shape[2] * batch.z.shape[3] <= 64 and self.channels in (16, 32, 64, 128)
-        return kernels.in_use() and batch.z.is_cuda and small and self.training and batch.actions.shape[1] > 0
+        return (
+            self.bn is not None
+            and kernels.in_use()
+            and batch.z.is_cuda
+            and small
+            and self.training
+            and batch.actions.shape[1] > 0
+        )
 
     def _fused(self, *batches: RolloutBatch, frozen: bool) -> list[Tensor]:
         """One batch, or two of which the first keeps all states and the second its last ones."""
@@ -163,6 +175,7 @@ class ConvDynamics(Dynamics):
         z = kernels.low_precision(z)
         height, width = z.shape[2:]
         assert self.conv2.bias is not None
+        assert self.bn is not None
         weights: tuple[Tensor, ...] = (
             self.action_maps(height, width).float(),
             self._filters()[0],
@@ -183,6 +196,7 @@ class ConvDynamics(Dynamics):
     @torch.no_grad()
     def update_running_statistics(self, sums: Tensor, count: int) -> None:
         """Moves BatchNorm's running statistics as K single steps with these sums of x and x² (K, 2, C) would have."""
+        assert self.bn is not None
         steps, momentum = len(sums), self.bn.momentum or 0.0
         mean = sums[:, 0] / count
         variance = (sums[:, 1] / count - mean.square()) * (count / (count - 1))

@@ -51,17 +51,30 @@ class SacBatch(NamedTuple):
 
 
 def rainbow_batch(
-    replay: ReplayBuffer, index: Tensor, weights: Tensor, *, K: int, n_step: int, gamma: float
+    replay: ReplayBuffer,
+    index: Tensor,
+    weights: Tensor,
+    *,
+    K: int,
+    n_step: int,
+    gamma: float | Tensor,
+    horizon: Tensor | None = None,
 ) -> RainbowBatch:
     """The batch that starts at positions `index` (B,), each with max(K, n_step) entries after it.
 
-    The mask is 0 from the first state on in which a terminating action is taken, as in the released code.
+    The mask is 0 from the first state on in which a terminating action is taken, as in the released code. With a
+    `horizon` () returns sum so many rewards, of the n_step that are read.
     """
     positions = replay.sequence_positions(index, K + 1)  # (B, K+1)
     mask = (replay.episodes[positions] == replay.episodes[index][:, None]) & ~replay.terminated[positions]
     steps = replay.sequence_positions(index, n_step)  # (B, n)
     target = n_step_return(
-        replay.rewards[steps], replay.terminated[steps], replay.has_action[steps], replay.episodes[steps], gamma
+        replay.rewards[steps],
+        replay.terminated[steps],
+        replay.has_action[steps],
+        replay.episodes[steps],
+        gamma,
+        horizon,
     )
     return RainbowBatch(
         sequences=_read_sequences(replay, index, positions, mask.to(torch.get_default_dtype())),
@@ -110,10 +123,17 @@ class NStepReturn(NamedTuple):
 
 
 def n_step_return(
-    rewards: Tensor, terminated: Tensor, has_action: Tensor, episodes: Tensor, gamma: float
+    rewards: Tensor,  # (B, n), as the next three
+    terminated: Tensor,
+    has_action: Tensor,
+    episodes: Tensor,
+    gamma: float | Tensor,  # or ()
+    horizon: Tensor | None = None,  # (): 1 to n
 ) -> NStepReturn:
-    """The return of the steps t … t+n−1 as far as they belong to the episode of t; all inputs (B, n)."""
+    """The return of the steps t … t+n−1 as far as they belong to the episode of t; with a `horizon`, that is n."""
     counts = (episodes == episodes[:, :1]) & has_action  # (B, n): a transition of the episode that t belongs to
+    if horizon is not None:
+        counts = counts & (torch.arange(rewards.shape[1], device=rewards.device) < horizon)
     powers = gamma ** torch.arange(rewards.shape[1], device=rewards.device, dtype=rewards.dtype)
     steps = counts.sum(1)
     bootstraps = ~(terminated & counts).any(1)

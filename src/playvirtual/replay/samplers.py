@@ -74,7 +74,8 @@ class PrioritizedSampler:
     The importance weights are scaled so that the largest in a batch is 1. An entry has priority 0 until the
     max(K, n_step) entries after it exist, then 1 until its first update, and 0 again once frames of its stack are
     overwritten. So the priorities alone say where a sequence may start. With `largest_first` a new entry has the
-    largest priority that any entry has had so far, at least 1.
+    largest priority that any entry has had so far, at least 1. A schedule that has "n_step" or "discount" decides these
+    in the place of `n_step`, which is the most it may ask for, and of `gamma`.
     """
 
     def __init__(
@@ -97,10 +98,9 @@ class PrioritizedSampler:
         self.priorities = torch.zeros(replay.capacity, device=replay.device)  # (capacity,) p^α
         self._largest = torch.ones((), device=replay.device) if largest_first else None  # p^α of a new entry
         self._num_seen = 0  # entries of the replay buffer that `priorities` accounts for
-        self._read_at: Callable[[Tensor, Tensor], RainbowBatch] = partial(
-            rainbow_batch, replay, K=K, n_step=n_step, gamma=gamma
-        )
-        self._read: Callable[[Tensor, Tensor, Tensor], RainbowBatch] = self._read_drawn
+        self._gamma = gamma
+        self._read_at: Callable[..., RainbowBatch] = partial(rainbow_batch, replay, K=K, n_step=n_step)
+        self._read: Callable[..., RainbowBatch] = self._read_drawn
         self._write: Callable[[Tensor, Tensor], None] = self._write_priorities
 
     def on_append(self) -> None:
@@ -128,13 +128,17 @@ class PrioritizedSampler:
     def sample(self, schedule: Mapping[str, Tensor]) -> RainbowBatch:
         """Draws one batch without waiting for the device; β is schedule["beta"]."""
         cumulative, u = _running_sum_and_draws(self.priorities, self.batch_size, self.generator)
-        return self._read(cumulative, u, schedule["beta"])
+        return self._read(
+            cumulative, u, schedule["beta"], schedule.get("discount", self._gamma), schedule.get("n_step")
+        )
 
-    def _read_drawn(self, cumulative: Tensor, u: Tensor, beta: Tensor) -> RainbowBatch:
+    def _read_drawn(
+        self, cumulative: Tensor, u: Tensor, beta: Tensor, gamma: float | Tensor, horizon: Tensor | None
+    ) -> RainbowBatch:
         """The batch that the numbers u (B,) draw, with its importance weights; compiled as one function."""
         index = _positions_at(cumulative, u)
         weights = (1.0 / (self.priorities[index] + 1e-5)) ** beta
-        return self._read_at(index, weights / weights.max())
+        return self._read_at(index, weights / weights.max(), gamma=gamma, horizon=horizon)
 
     def update_priorities(self, batch: RainbowBatch, priorities: Tensor | None) -> None:
         """Gives the sequences of a batch their new priorities (B,)."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from playvirtual.agents.agent import Agent, Schedule, Update
+from playvirtual.agents.agent import Agent, ResetsNetworks, Schedule, Update
 from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
 from playvirtual.training.compile_once import compile_once
@@ -131,6 +131,7 @@ class Learner:
         self, agent: Agent, sampler: BatchSampler, generator: torch.Generator, *, compile: str, compile_key: str = ""
     ) -> None:
         self.agent, self.sampler = agent, sampler
+        self._resets = agent if isinstance(agent, ResetsNetworks) else None
         self.schedule = Schedule(agent.schedules, agent.device)
         self.updates = 0
         self.guard = NonFiniteGuard(agent.device)
@@ -153,6 +154,8 @@ class Learner:
 
     def update(self) -> None:
         """One update; its metrics are summed on the device until `metrics` fetches them."""
+        if self._resets is not None and self._resets.resets_before(self.updates):
+            self._resets.reset()
         kind = self.agent.update_pattern.kind(self.updates)
         if self._compile_key and kind not in self._compiled:
             self._compiled.add(kind)

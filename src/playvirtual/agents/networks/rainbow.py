@@ -21,11 +21,41 @@ SetNoise = Callable[[list[Tensor], Tensor], None]
 FEW = 16  # rows: for fewer it costs more to concatenate weights than to use them one by one
 
 
-class RainbowEncoder(nn.Module):
-    """Convolutions with ReLU, then (if `latent` > 0) one linear layer; outputs are rescaled to [0, 1] if asked for.
+class PixelEncoder(nn.Module):
+    """Feature maps of images, then (if `latent` > 0) one linear layer; outputs are rescaled to [0, 1] if asked for.
 
-    `background` is subtracted from pixels: where most of an image has one bright shade, states would look alike else.
+    `background` is subtracted from pixels: where most of an image has one bright shade, states would look alike else. A
+    subclass makes its `convs`, the first of which sees the images, says what they give by `_finish`, and defines
+    `feature_maps`.
     """
+
+    convs: nn.ModuleList
+    feature_maps: Callable[[Tensor], Tensor]  # (N, C, H, W) floats -> (N, c, h, w)
+
+    def _finish(self, map_shape: tuple[int, int, int], latent: int, *, rescaled: bool, background: float) -> None:
+        """The last layer, for feature maps of that shape (c, h, w)."""
+        self.rescaled, self.background, self.map_shape = rescaled, background, map_shape
+        self.fc = nn.Linear(math.prod(map_shape), latent) if latent else None
+        self.size = latent or math.prod(map_shape)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
+        return self._latent(self.feature_maps(x - self.background if self.background else x))
+
+    def encode_views(
+        self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None
+    ) -> Tensor:  # (N, C, H, W) uint8 -> (V, c, h, w) or (V, latent)
+        """What the encoder makes of random views of images."""
+        z: Tensor = self(augment(images, randoms) if source is None else augment(images, randoms, source))
+        return z
+
+    def _latent(self, maps: Tensor) -> Tensor:
+        """The last convolution's outputs -> z."""
+        z = maps if self.fc is None else self.fc(maps.flatten(1))
+        return rescale(z) if self.rescaled else z
+
+
+class RainbowEncoder(PixelEncoder):
+    """Convolutions with ReLU."""
 
     def __init__(
         self,
@@ -39,7 +69,6 @@ class RainbowEncoder(nn.Module):
         background: float = 0.0,
     ) -> None:
         super().__init__()
-        self.rescaled, self.background = rescaled, background
         c = frame_shape[0]
         height, width = output_size(frame_shape[1:], kernel_sizes, strides)
         self.convs = nn.ModuleList()
@@ -48,33 +77,19 @@ class RainbowEncoder(nn.Module):
             conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)  # the faster layout
             self.convs.append(conv)
             c = out
-        self.map_shape = (c, height, width)
-        self.fc = nn.Linear(c * height * width, latent) if latent else None
-        self.size = latent or c * height * width
+        self._finish((c, height, width), latent, rescaled=rescaled, background=background)
 
-    def forward(self, x: Tensor) -> Tensor:  # (N, C, H, W) floats -> (N, c, h, w) or (N, latent)
-        if self.background:
-            x = x - self.background
+    def feature_maps(self, x: Tensor) -> Tensor:
         for conv in self.convs:
             x = conv_relu(x, conv)
-        return self._latent(x)
+        return x
 
-    def encode_views(
-        self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None
-    ) -> Tensor:  # (N, C, H, W) uint8 -> (V, c, h, w) or (V, latent)
+    def encode_views(self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None) -> Tensor:
         """What the encoder makes of random views of images; shifts of them may never be made in memory."""
         maps = None
         if isinstance(augment, RandomShift) and not self.background:
             maps = augment.convolved(images, randoms, self.convs, source)
-        if maps is not None:
-            return self._latent(maps)
-        z: Tensor = self(augment(images, randoms) if source is None else augment(images, randoms, source))
-        return z
-
-    def _latent(self, maps: Tensor) -> Tensor:
-        """The last convolution's outputs -> z."""
-        z = maps if self.fc is None else self.fc(maps.flatten(1))
-        return rescale(z) if self.rescaled else z
+        return super().encode_views(augment, images, randoms, source) if maps is None else self._latent(maps)
 
 
 class NoisyLinear(nn.Module):

@@ -83,6 +83,12 @@ COLOURS = {
     "drq": "#5e4fa2",
     "curl-virtual": "#e9706a",
     "drq-virtual": "#9e86d6",
+    "spr-resets": "#b8620a",
+    "playvirtual-resets": "#0b4f94",
+    "sr-spr": "#4d7c0f",
+    "sr-spr-virtual": "#8fbf3f",
+    "bbf": "#4a4a4a",
+    "bbf-virtual": "#a05a7c",
 }
 OTHER_METHODS = ("#117733", "#ddaa33", "#332288", "#aa4499")  # of methods that are registered from outside
 OTHER = "#555555"

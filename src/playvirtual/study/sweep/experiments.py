@@ -56,6 +56,14 @@ CURL_AND_DRQ = (Row("CURL", "curl"), Row("DrQ", "drq"))
 # The rows of the paper's tables that can be run; its world models (SimPLe, PlaNet, Dreamer, SLAC) are data alone.
 RAINBOWS = (Row("DER", "der", actions="discrete"), Row("OTRainbow", "otr", actions="discrete"))
 AUTOENCODER = Row("SAC+AE", "sac-ae", actions="continuous")
+WITH_RESETS = (
+    Row("SPR + resets", "spr-resets", actions="discrete"),
+    Row("PlayVirtual + resets", "playvirtual-resets", actions="discrete"),
+    Row("SR-SPR", "sr-spr", actions="discrete"),
+    Row("SR-SPR + virtual", "sr-spr-virtual", actions="discrete"),
+    Row("BBF", "bbf", actions="discrete"),
+    Row("BBF + virtual", "bbf-virtual", actions="discrete"),
+)
 ON_TOP = (Row("CURL+virtual", "curl-virtual"), Row("DrQ+virtual", "drq-virtual"))
 
 
@@ -271,6 +279,13 @@ EXPERIMENTS: dict[str, Experiment] = {
             ),
             ANALYSED,
             "two stages, which the sweep keeps in order: SPR and PlayVirtual first, then RL on their frozen encoders",
+        ),
+        Experiment(
+            "modern",
+            "SPR and PlayVirtual with resets, SR-SPR and BBF, each with and without virtual trajectories",
+            "this project",
+            (*MAIN, *WITH_RESETS),
+            ("atari100k",),
         ),
         Experiment("minatar", "RL, SPR and PlayVirtual on MinAtar", "this project", COMPARED, ("minatar",)),
         Experiment("toy", "RL, SPR and PlayVirtual on the built-in toys", "this project", COMPARED, ("toy",)),
