@@ -94,7 +94,8 @@ def methods() -> str:
             "",
             "A method is a name for an agent per kind of action space with some options changed: "
             "`playvirtual train TASK --method NAME`. [Baselines](../baselines.md) says where those of the tables come "
-            "from, [Extending](../extending.md#a-method) how to add one.",
+            "from, [Later methods](../modern.md) what came after them, and [Extending](../extending.md#a-method) how "
+            "to add one.",
             "",
             *table(("method", "what it is", "agents", "changes in the task's options"), rows),
             "",

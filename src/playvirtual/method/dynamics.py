@@ -142,9 +142,9 @@ class ConvDynamics(Dynamics):
         height, width = z.shape[2:]
         action_map = (one_hot @ self.action_maps(height, width)).view(-1, height, width, self.channels)
         w1, _ = self._filters()
-        normalise = self.bn if self.bn is not None else nn.Identity()
+        normalize = self.bn if self.bn is not None else nn.Identity()
         return rollout_kernels.step(
-            z, action_map.permute(0, 3, 1, 2), w1, normalise, self.conv2.weight, self.conv2.bias
+            z, action_map.permute(0, 3, 1, 2), w1, normalize, self.conv2.weight, self.conv2.bias
         )
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
