@@ -372,9 +372,8 @@ def check_options(task: str, config: EnvironmentConfig) -> None:
             f"env_args: {', '.join(config.env_args)} is not allowed, as {family(task)}/… takes none; allowed: for "
             "minatar/…, gym/…, env/… and families that are registered"
         )
-    check = own.check_options
-    if check is not None:
-        check(_split(task)[1], config)
+    if own.check_options is not None:
+        own.check_options(_split(task)[1], config)
 
 
 def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:

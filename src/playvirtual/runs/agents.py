@@ -126,7 +126,7 @@ class TrainingState(NamedTuple):
     """What a checkpoint holds of training beside the replay's frames."""
 
     state: Any  # as `flatten_state` was given it
-    positions: dict[str, int]  # bytes of each JSONL log
+    log_sizes: dict[str, int]  # bytes of each JSONL log
     clock: dict[str, float]  # seconds by part
     config: dict[str, Any]  # the options, but those that may change; unchecked, and empty before they were recorded
 

@@ -347,16 +347,16 @@ class Runner:
         self._tell("on_checkpoint", CheckpointEvent, self._write_checkpoint())
 
     def _write_checkpoint(self) -> Path:
-        trainer, run = self.trainer, self.folder.path
+        trainer, path = self.trainer, self.folder.path
         self._refuse_nonfinite_losses()
         with trainer.clock.measure("checkpoint"), self._naming_the_path():
-            position = RunPosition(jsonl.positions(run), trainer.clock.seconds())
+            position = RunPosition(jsonl.synced_sizes(path), trainer.clock.seconds())
             try:
-                files = checkpoint_files(trainer, position)
+                contents = checkpoint_files(trainer, position)
             except NonFiniteWeights:
                 problem = f"weights: not all of them are finite at step {trainer.global_step}"
                 raise RunError(f"{problem}; {self._last_good()}") from None
-            self.last_checkpoint = checkpoint.save(run, trainer.global_step, files)
+            self.last_checkpoint = checkpoint.save(path, trainer.global_step, contents)
         return self.last_checkpoint
 
     def _refuse_nonfinite_losses(self) -> None:
@@ -432,8 +432,8 @@ class Runner:
     def _progress_note(self) -> str:
         """The last episode's return and the last evaluation's score."""
         score = float(np.mean(self.returns)) if self.returns else None
-        shown = [("return", self.trainer.last_return), ("score", score)]
-        return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
+        results = [("return", self.trainer.last_return), ("score", score)]
+        return ", ".join(f"{name} {value:.1f}" for name, value in results if value is not None)
 
 
 def evaluation_due(config: Config, step: int) -> bool:

@@ -41,8 +41,8 @@ class GymEnv:
     def __init__(self, env: gymnasium.Env[Any, Any], task: str, image_size: int, *, grayscale: bool) -> None:
         """`task` is the name that errors give."""
         self._env, self._task = env, task
-        shown = env.observation_space
-        self._parts = ObservedParts(task, shown) if shows_images(task, shown) else None  # None: what it renders is seen
+        space = env.observation_space
+        self._parts = ObservedParts(task, space) if shows_images(task, space) else None  # None: what it renders is seen
         self.numbers = self._parts.count if self._parts is not None else 0  # beside the image
         self.action_space = _action_space(task, env.action_space)
         self.native_action_space = env.action_space
