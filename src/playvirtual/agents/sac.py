@@ -215,13 +215,21 @@ class Sac:
 
     def draw(self, batch: SacBatch) -> SacRandoms:
         """All random numbers of one update, from this agent's own generator."""
+        return self.draw_views(batch, views=1, target_views=1)
+
+    def draw_views(self, batch: SacBatch, *, views: int, target_views: int) -> SacRandoms:
+        """All random numbers of an update on several views of s_t and s_{t+1}, view after view of the whole batch.
+
+        offsets (views·B, 2), next_offsets (target_views·B, 2), noise (B, A), next_noise (target_views·B, A).
+        """
         B, A = batch.transitions.actions.shape
-        offsets, _ = self.augment.draw(2 * B, self.device, self.generator)
-        noise = torch.randn((2 * B, A), generator=self.generator, device=self.device)
+        V, T = views * B, target_views * B
+        offsets, _ = self.augment.draw(V + T, self.device, self.generator)
+        noise = torch.randn((B + T, A), generator=self.generator, device=self.device)
         auxiliary = None
         if self.objective is not None and batch.sequences is not None:
             auxiliary = self.objective.draw(batch.sequences.actions, self.generator)
-        return SacRandoms(offsets[:B], offsets[B:], noise[:B], noise[B:], auxiliary)
+        return SacRandoms(offsets[:V], offsets[V:], noise[:B], noise[B:], auxiliary)
 
     def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
         """critic: both squared errors against the soft target, (B,); beside it that target and q."""
