@@ -74,7 +74,7 @@ class CurlRainbow(Rainbow):
         return CurlInputs(rainbow, query, key)
 
     def losses(self, batch: RainbowBatch, inputs: CurlInputs) -> dict[str, Tensor]:
-        """Rainbow's losses and contrast, which is one number for the whole batch; the priority is their sum."""
+        """Rainbow's losses and "contrast", one number for the whole batch; "priority" is its weighted sum with "rl"."""
         losses = super().losses(batch, inputs.rainbow)
         contrast = self.contrastive_loss(batch.sequences.observations[:, 0], inputs).mean()
         priority = (losses["rl"] + self.contrast_config.contrast_weight * contrast).detach()

@@ -65,7 +65,7 @@ class DrqSac(Sac):
         return self.draw_views(batch, views=self.views, target_views=self.target_views)
 
     def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """critic: the mean over views of both squared errors against the averaged target, (B,); beside it target, q."""
+        """{"critic", "target", "q"}, (B,) each, as in SAC: means over the views, the target's over the target views."""
         V, T = self.views, self.target_views
         images = self.augment.crop(batch.observations.repeat(V, 1, 1, 1), randoms.offsets)
         q1, q2 = self.critic(images, batch.actions.repeat(V, 1))  # (V·B,)

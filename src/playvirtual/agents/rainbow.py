@@ -32,8 +32,10 @@ class Rainbow:
     """Acts by noisy dueling C51 and learns from prioritized sequences."""
 
     policy_parts = ("encoder", "head")
-    always_rescaled = True  # the encoder's states; else only beside dynamics models, which predict rescaled ones
-    own_target_noise = False  # of the target head: drawn in every update; else it is copied with the weights
+    # Whether z is rescaled to [0, 1] without dynamics models too; beside them it is, as they predict rescaled states.
+    always_rescaled = True
+    # Whether the target head draws noise of its own in every update; else it gets the online head's with its weights.
+    own_target_noise = False
 
     def __init__(
         self,
@@ -117,8 +119,9 @@ class Rainbow:
         # Norms are clipped group by group; the prediction head q is not clipped.
         stem = [p for part in self._stem() for p in part.parameters() if p.requires_grad]
         groups = {"stem": stem}
-        for name, part in (("dm", self._part("forward_dynamics")), ("bdm", self._part("backward_dynamics"))):
-            groups |= {} if part is None else {name: [*part.parameters()]}
+        for name, part in (("dm", "forward_dynamics"), ("bdm", "backward_dynamics")):
+            if part in self.online:
+                groups[name] = [*self.online[part].parameters()]
         copies = [
             pair
             for online, target in ((self.encoder, self.target_encoder), (self.head, self.target_head))
@@ -136,6 +139,7 @@ class Rainbow:
         return ConvDynamics(self.encoder.map_shape[0], self.action_space)
 
     def _part(self, name: str) -> Any:
+        """The network of that name; None in an agent that has none."""
         return dict(self.online.items()).get(name)
 
     def _beta(self, step: int) -> float:
@@ -194,7 +198,7 @@ class Rainbow:
         return self.objective.draw(batch.sequences.actions, self.generator, num_rl=B, num_rl_target=B)
 
     def losses(self, batch: RainbowBatch, inputs: Any) -> dict[str, Tensor]:
-        """Per-sample losses (B,): rl and the objective's, which are pred and cyc; beside them priority and q.
+        """The losses by name, (B,) each: "rl" and the objective's ("pred", "cyc"); beside them "priority" and "q".
 
         `inputs` is what `draw` gave.
         """
@@ -207,7 +211,7 @@ class Rainbow:
         return {**rl, **auxiliary}
 
     def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
-        """rl, priority and q, (B,) each, from z_t and from what the target encoder makes of s_{t+n}, (B, …) both."""
+        """{"rl", "priority", "q"}, (B,) each, from z_t and from the target encoder's state of s_{t+n}, (B, …) both."""
         logits, next_logits = self.online_logits(batch, inputs, z)
         with torch.no_grad():
             best = self.q_values(next_logits).argmax(1)  # (B,): double DQN

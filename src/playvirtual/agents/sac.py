@@ -232,7 +232,7 @@ class Sac:
         return SacRandoms(offsets[:V], offsets[V:], noise[:B], noise[B:], auxiliary)
 
     def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """critic: both squared errors against the soft target, (B,); beside it that target and q."""
+        """{"critic", "target", "q"}, (B,) each: the sum of both squared errors, the soft target y, min(Q₁, Q₂)."""
         # With gradient first: autocast keeps its casts of the weights, and those made without one have none.
         q1, q2 = self.critic(self.augment.crop(batch.observations, randoms.offsets), batch.actions)
         with torch.no_grad():
@@ -245,7 +245,7 @@ class Sac:
         return {"critic": critic_loss(q1, q2, target), "target": target, "q": torch.minimum(q1, q2).detach()}
 
     def actor_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """actor and alpha, (B,); beside them log_prob. The convolutions' features are not trained here."""
+        """{"actor", "alpha", "log_prob"}, (B,) each; the encoder, which is the critic's, gets no gradient."""
         with torch.no_grad():  # one pass serves the actor and the critic
             features = self.encoder.convs(self.augment.crop(batch.observations, randoms.offsets))
             z = self.encoder.latent(features)
@@ -259,7 +259,7 @@ class Sac:
         }
 
     def auxiliary_losses(self, sequences: SequenceBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """The objective's losses, which are pred and cyc, (B,)."""
+        """The objective's losses by name, (B,) each: "pred", "cyc", and "backward_pred" where that is on."""
         assert self.objective is not None
         losses: dict[str, Tensor] = self.objective(
             sequences.observations, sequences.actions, sequences.mask, inputs=inputs
@@ -300,7 +300,7 @@ class Sac:
         return Update({name: value.detach() for name, value in metrics.items()})
 
     def update_parts(self, batch: SacBatch, randoms: SacRandoms, schedule: Schedule) -> dict[str, Tensor]:
-        """The same with given random numbers; returns the metrics."""
+        """One update with given random numbers: every part that is due, one after the other; returns the metrics."""
         metrics = self.update_critic(batch.transitions, randoms)
         if batch.sequences is not None and randoms.auxiliary is not None:
             metrics |= self.update_auxiliary(batch.sequences, randoms.auxiliary, schedule["lambda_cyc"])
