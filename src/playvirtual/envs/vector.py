@@ -28,8 +28,13 @@ class EnvStep(NamedTuple):
 class SingleEnv(Protocol):
     """One environment. `step` does not render, so that a frame which is never read is never drawn.
 
-    An attribute `time_limit`, the frames after which every episode has ended, keeps episodes that are scored from being
-    truncated earlier (`registry.EVALUATION_LIMIT`); `action_names` names discrete actions in videos.
+    It may have these attributes beside those of the contract:
+    - `time_limit`: the frames after which every episode has ended; 0 or none: episodes that are scored are truncated
+      after `registry.EVALUATION_LIMIT`
+    - `action_names`: of discrete actions, for videos
+    - `native_action_space`: what the simulator's own `step` takes, where that is another space than `action_space`
+    - `observed_parts`: the parts of observations that are a Dict, as `ObservedParts.describe` gives them
+    - `image_shape`, `numbers`: (C, H, W) of its images at their own size, and how many numbers stand beside the image
     """
 
     frame_shape: tuple[int, int, int]  # (C, H, W)
@@ -172,12 +177,12 @@ def close_all(envs: Sequence[SingleEnv], task: str) -> None:
         except (Exception, SystemExit) as error:
             errors.append(error)
     if errors:
-        _say_not_closed(task, in_one_line(errors[0]))
+        _warn_not_closed(task, in_one_line(errors[0]))
 
 
 @cache
-def _say_not_closed(task: str, reason: str) -> None:
-    """Once, not after every evaluation."""
+def _warn_not_closed(task: str, reason: str) -> None:
+    """Warns once of a task that cannot be closed, not after every evaluation."""
     logging.getLogger("playvirtual").warning("%r cannot be closed: %s", task, reason)
 
 
