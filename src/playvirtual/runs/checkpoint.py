@@ -23,8 +23,8 @@ from playvirtual.messages import logger
 from playvirtual.runs.atomic_io import fsync, write_synced
 from playvirtual.runs.state import from_bytes
 
-KEPT = 2
-MANIFEST = "manifest.json"
+KEPT = 2  # complete checkpoints of a run
+MANIFEST = "manifest.json"  # file name → SHA-256
 
 Content = bytes | Callable[[], bytes]
 
