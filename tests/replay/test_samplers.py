@@ -124,7 +124,7 @@ def test_full_correction_makes_the_estimate_unbiased() -> None:
     assert float(estimate) == pytest.approx(2.5, abs=0.03)
 
 
-def test_a_prioritised_sampler_refuses_an_update_without_priorities() -> None:
+def test_a_prioritized_sampler_refuses_an_update_without_priorities() -> None:
     sampler = with_priorities([1.0, 1.0], 0.5, 2, seed=0)
     with pytest.raises(ValueError, match="priorities: None is not allowed"):
         sampler.update_priorities(batch_at(sampler, [0, 1]), None)

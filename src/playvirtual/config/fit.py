@@ -213,15 +213,15 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
     else:
         why = f"{images} and this is a {'GPU' if on_gpu else 'CPU'}"
     seen = config.environment
-    colours = "gray" if seen.grayscale or c == 1 else "in colour"
+    colors = "gray" if seen.grayscale or c == 1 else "in color"
     if fit.numbers:
-        colours += f" with {fit.numbers} planes for the numbers beside the image"
+        colors += f" with {fit.numbers} planes for the numbers beside the image"
     lines = [f"size {config.size}: {why}"]
     if background := getattr(agent, "background", 0.0):
-        colours += f" less their background's shade, {background:g}"
+        colors += f" less their background's shade, {background:g}"
     motion = " to see motion" if seen.frame_stack > 1 else ""
     lines.append(
-        f"frames {seen.image_size}×{seen.image_size} {colours}, stacks of {seen.frame_stack}{motion} (--image-size, "
+        f"frames {seen.image_size}×{seen.image_size} {colors}, stacks of {seen.frame_stack}{motion} (--image-size, "
         "--grayscale, --background, --frame-stack)"
     )
     lines.append(

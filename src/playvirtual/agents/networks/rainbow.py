@@ -78,7 +78,7 @@ class RainbowEncoder(nn.Module):
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer whose weights are μ + σ ⊙ ε with factorised Gaussian noise ε, redrawn by `resample`."""
+    """A linear layer whose weights are μ + σ ⊙ ε with factorized Gaussian noise ε, redrawn by `resample`."""
 
     def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def _apply(layer: nn.Module, x: Tensor, noisy: bool) -> Tensor:
 
 
 def xavier_uniform(module: nn.Module) -> None:
-    """Initialises one linear or convolutional layer by Glorot and Bengio's uniform rule, biases 0; no other one."""
+    """Initializes one linear or convolutional layer by Glorot and Bengio's uniform rule, biases 0; no other one."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
