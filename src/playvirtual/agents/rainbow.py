@@ -64,6 +64,7 @@ class Rainbow:
         self._mean_loss = self.mean_loss
 
     def _make_networks(self, config: Config) -> None:
+        """Encoder and head with their targets, and q and the dynamics models as far as the objective needs them."""
         self.encoder = self._make_encoder(config)
         self.head = self._make_head()
         self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
@@ -93,6 +94,7 @@ class Rainbow:
         return DuelingHead(self.encoder.size, self.action_space.n, c.hidden, c.atoms, c.noisy_sigma)
 
     def _make_objective(self, config: Config) -> None:
+        """The augmentation, and the objective around the networks; the head's first layers are the projection g."""
         c = self.config
         block = space_to_depth_size(self.encoder.convs[0], self.observation_shape, self.device)
         self.augment = RandomShift(c.shift_pad, c.intensity_scale, block)
@@ -112,6 +114,7 @@ class Rainbow:
         self.loss_names: tuple[str, ...] = ("rl", *self.objective.loss_names)  # that are logged
 
     def _make_optimizer(self) -> None:
+        """One Adam for all networks; its steps clip gradients group by group and can copy weights to the targets."""
         c = self.config
         learned = [p for p in self.online.parameters() if p.requires_grad]
         betas = (c.adam_beta1, c.adam_beta2)

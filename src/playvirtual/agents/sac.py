@@ -92,6 +92,7 @@ class Sac:
         self._mean_auxiliary_loss = self.mean_auxiliary_loss
 
     def _make_networks(self, config: Config) -> None:
+        """Critic with encoder, actor on its convolutions, target critic, temperature and, for K > 0, the objective."""
         c, dims = self.config, self.action_space.size
         channels, image_size, _ = self.observation_shape
         crop_shape = (channels, c.crop_size, c.crop_size)
@@ -144,6 +145,7 @@ class Sac:
         )
 
     def _make_optimizers(self) -> dict[str, torch.optim.Adam]:
+        """An Adam each for critic (and encoder), actor, temperature and, for K > 0, the auxiliary objective."""
         c = self.config
         optimizers = {
             "critic": self._adam(self.critic, lr=c.learning_rate),
@@ -159,6 +161,7 @@ class Sac:
     def _adam(
         self, *modules: nn.Module, lr: float, beta1: float | None = None, weight_decay: float = 0.0
     ) -> torch.optim.Adam:
+        """An Adam with the options' β and ε on the parameters of these modules that learn."""
         c = self.config
         learned = [p for module in modules for p in module.parameters() if p.requires_grad]
         betas = (c.adam_beta1 if beta1 is None else beta1), c.adam_beta2

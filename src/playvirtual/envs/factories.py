@@ -94,6 +94,7 @@ def check_name(name: str) -> None:
 
 
 def _find(name: str) -> Factory:
+    """The factory of env/name: the one handed over by that name, or MODULE:NAME, whose module is imported."""
     if name in _handed_over:
         return _handed_over[name]
     task = f"env/{name}"

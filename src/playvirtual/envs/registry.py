@@ -207,6 +207,7 @@ def _log_limit(task: str, declared_by: str) -> None:
 
 
 def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
+    """One environment by the factory of its family; a gymnasium.Env is wrapped."""
     factory = env_family(task).make
     assert factory is not None, task
     if family(task) in BUILT_IN:

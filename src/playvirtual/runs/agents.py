@@ -196,6 +196,7 @@ class PolicyRecord(NamedTuple):
 
 
 def _read_record(path: Path) -> PolicyRecord:
+    """The content of agent.json, checked."""
     try:
         record = files.as_record(files.parse_json(checkpoint.read(path, RECORD)))
         step = files.as_whole(files.entry(record, "step"), "step")

@@ -168,6 +168,7 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def _manifest(path: Path) -> dict[str, str]:
+    """The checksum of every file of a checkpoint; an InputError if their list is damaged."""
     try:
         sums = files.read_record(path / MANIFEST, "checkpoint")
     except Unreadable as error:
