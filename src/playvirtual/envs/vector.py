@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -91,10 +91,8 @@ class SyncVectorEnv:
             self._age[index] = 0
             try:
                 self._envs[index].reset(int(seed))
-            except (MemoryError, EnvError):
-                raise
             except (Exception, SystemExit) as error:
-                raise self._failed(index, f"in reset(seed={seed})", error) from error
+                self._fail(index, f"in reset(seed={seed})", error)
             self._frames[index] = self._frame(index)
         chosen = np.asarray(indices, np.intp)
         self._terminated[chosen] = False
@@ -118,10 +116,8 @@ class SyncVectorEnv:
             try:
                 reward, terminated, done = self._envs[index].step(action)
                 total += float(reward)
-            except (MemoryError, EnvError):
-                raise
             except (Exception, SystemExit) as error:
-                raise self._failed(index, f"with the action {shown(action.tolist())}", error) from error
+                self._fail(index, f"with the action {shown(action.tolist())}", error)
             if not abs(total) <= LARGEST_REWARD:  # NaN too
                 raise EnvError(
                     f"reward: {shown(reward)} is not allowed, given by {self._task!r} at frame {self._age[index]} of "
@@ -138,10 +134,8 @@ class SyncVectorEnv:
         """The present frame of one environment, of the shape and type that it has declared."""
         try:
             frame = self._envs[index].frame()
-        except (MemoryError, EnvError):
-            raise
         except (Exception, SystemExit) as error:
-            raise self._failed(index, "to show a frame", error) from error
+            self._fail(index, "to show a frame", error)
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape != self.frame_shape:
             found = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else shown(frame)
             raise EnvError(
@@ -150,19 +144,23 @@ class SyncVectorEnv:
             )
         return frame
 
-    def _failed(self, index: int, how: str, error: BaseException) -> EnvError:
-        if isinstance(error, InputError):  # it says in one line what is wrong already
-            return EnvError(f"{error}; at frame {self._age[index]} of an episode")
+    def _fail(self, index: int, how: str, error: BaseException) -> NoReturn:
+        """Raises what an environment has raised as an EnvError that names the task and the frame.
+
+        Memory that has run out, and what is an EnvError already, stay what they are.
+        """
+        if isinstance(error, MemoryError | EnvError):
+            raise error
         at = f"at frame {self._age[index]} of an episode"
-        return EnvError(f"environment: {self._task!r} failed {at}, {how}: {in_one_line(error)}")
+        if isinstance(error, InputError):  # it says in one line what is wrong already
+            raise EnvError(f"{error}; {at}") from error
+        raise EnvError(f"environment: {self._task!r} failed {at}, {how}: {in_one_line(error)}") from error
 
     def render(self, index: int) -> Frames:
         try:
             return self._envs[index].render()
-        except (MemoryError, EnvError):
-            raise
         except (Exception, SystemExit) as error:
-            raise self._failed(index, "to render", error) from error
+            self._fail(index, "to render", error)
 
     def close(self) -> None:
         close_all(self._envs, self._task)
