@@ -93,8 +93,8 @@ def linear(w: Weights, at: str, x: Tensor) -> Tensor:
 
 
 def layer_norm(w: Weights, at: str, x: Tensor) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{at}.weight"] + w[f"{at}.bias"]
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{at}.weight"] + w[f"{at}.bias"]
 
 
 def latent(w: Weights, at: str, features: Tensor, tanh: bool) -> Tensor:

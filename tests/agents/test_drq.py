@@ -103,7 +103,7 @@ def drq_dqn(**options: object) -> DrqDqn:
     return agent
 
 
-def test_the_dqn_by_loops() -> None:
+def test_the_loss_of_the_dqn_by_loops() -> None:
     """The online network chooses, the target network values, Huber's loss of the difference."""
     agent = drq_dqn()
     batch = rainbow_batch(agent)

@@ -17,7 +17,7 @@ def pong(method: str, **options: object) -> Rainbow:
     return Rainbow(config, (4, 84, 84), DiscreteActions(6))
 
 
-def test_parameters_for_pong() -> None:
+def test_parameter_counts_for_pong() -> None:
     """The paper's 3.91 M and 3.83 M without the released code's dead weight."""
     assert num_trainable_parameters(pong("playvirtual")) == 3_891_357
     assert num_trainable_parameters(pong("spr")) == 3_813_917

@@ -144,7 +144,7 @@ def test_lambda_cyc_weighs_the_cycle_loss_alone() -> None:
     assert totals[1] > totals[0]
 
 
-def test_target_moments() -> None:
+def test_the_target_equals_the_online_network_or_is_one_update_behind() -> None:
     """after-step: the target equals the online network; before-step: it is one update behind."""
     for moment in ("after-step", "before-step"):
         agent = agent_of("spr", target_moment=moment)
@@ -154,7 +154,7 @@ def test_target_moments() -> None:
         assert torch.equal(target, agent.encoder.convs[0].weight if moment == "after-step" else before)
 
 
-def test_target_period() -> None:
+def test_the_target_is_copied_in_the_last_update_of_a_period() -> None:
     agent = agent_of("spr", target_period=2)
     start = agent.encoder.convs[0].weight.clone()
     for number in (0, 1):

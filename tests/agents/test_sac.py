@@ -174,7 +174,7 @@ def test_rl_losses_are_cropped_and_the_auxiliary_ones_also_change_in_intensity()
     assert len(offsets) == len(noise) == B * (4 + 4)  # K future states and M views of s_t, each on its own
 
 
-def test_actions() -> None:
+def test_greedy_actions_repeat_exploring_ones_vary_and_both_need_the_policy_alone() -> None:
     agent = small()
     frames = experience(1).transitions.observations
     mean = agent.act(frames)
@@ -303,7 +303,7 @@ def test_low_precision_trains_every_layer_and_keeps_losses_whole() -> None:
 # Targets
 
 
-def test_rates_of_the_targets() -> None:
+def test_targets_follow_by_the_rates_of_their_options() -> None:
     config = build("dmc/walker-walk")
     agent = small(**{name: getattr(config.agent, name) for name in ("q_tau", "encoder_tau", "momentum_tau")})
     aux = agent.auxiliary

@@ -157,13 +157,13 @@ def values(task: str, method: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ATARI)
-def test_atari(method: str) -> None:
+def test_hyperparameters_on_atari(method: str) -> None:
     found, wanted = values("atari/alien", method), {**SHARED, **ATARI[method]}
     assert {name: found[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("method", DMC)
-def test_dmcontrol(method: str) -> None:
+def test_hyperparameters_on_dmcontrol(method: str) -> None:
     found, wanted = values("dmc/walker-walk", method), {**COMMON, **DMC[method]}
     assert {name: found[name] for name in wanted} == wanted
     assert found["action_repeat"] == 2  # the paper's table
@@ -245,7 +245,7 @@ def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-# Its numbers and its registration, its row in the studies, the title of its column and the colour of its curve.
+# Its numbers and its registration, its row in the studies, the title of its column and the color of its curve.
 NAMED_IN = {
     "config/baselines.py",
     "study/sweep/experiments.py",

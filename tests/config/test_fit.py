@@ -20,7 +20,7 @@ from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, val
 from playvirtual.config.record import from_dict, to_dict
 from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig
 from playvirtual.envs import factories
-from playvirtual.envs.registry import Look, look
+from playvirtual.envs.registry import EnvInfo, inspect_env
 from playvirtual.errors import InputError
 from playvirtual.options import option
 from playvirtual.study.settings import changes
@@ -47,7 +47,7 @@ def test_what_is_recorded_can_be_read_again(fit: Fit) -> None:
 
 
 def test_rewards_are_recorded_in_three_digits() -> None:
-    paid, unpaid = (Look("discrete", 4, (1, 8, 8), rewards=paid) for paid in ((0.0, -2.0, math.nan, 0.1234), (0.0,)))
+    paid, unpaid = (EnvInfo("discrete", 4, (1, 8, 8), rewards=paid) for paid in ((0.0, -2.0, math.nan, 0.1234), (0.0,)))
     assert str(Fit.of(paid, 50)) == "8x8x1 images, 4 actions, 50 steps, rewards to 2, 0.708 a step"
     assert str(Fit.of(unpaid, 50)) == "8x8x1 images, 4 actions, 50 steps"
 
@@ -138,7 +138,7 @@ class OneStep(Dot):
 
 
 def test_random_play_begins_again_when_an_episode_has_ended() -> None:
-    assert set(look(factories.task_of(OneStep)).rewards) == {1.0}
+    assert set(inspect_env(factories.task_of(OneStep)).rewards) == {1.0}
 
 
 def test_values_follow_from_the_rewards_of_random_play_with_a_reason() -> None:

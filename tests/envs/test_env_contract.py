@@ -24,7 +24,7 @@ STEPS = 40
 
 @pytest.fixture(params=TASKS)
 def build(request, settings):
-    """A function that makes environments of one task; its colour frames are small to be fast."""
+    """A function that makes environments of one task; its color frames are small to be fast."""
     task = request.param
     if task.startswith("dmc/"):
         pytest.importorskip("dm_control")

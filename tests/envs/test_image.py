@@ -35,8 +35,8 @@ def test_a_flat_image_stays_flat(height, width, size, value):
 
 
 def test_gray_is_luma():
-    colours = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 9, 9]]], np.uint8)
-    assert to_gray(colours)[0, :, 0].tolist() == [76, 150, 29, 9]
+    colors = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 9, 9]]], np.uint8)
+    assert to_gray(colors)[0, :, 0].tolist() == [76, 150, 29, 9]
 
 
 def test_enlarge_repeats_pixels_in_three_channels():

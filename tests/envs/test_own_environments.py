@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import playvirtual as pv
 from playvirtual.config.build import build
-from playvirtual.envs import check, factories, look, make
+from playvirtual.envs import check, factories, inspect_env, make
 from playvirtual.envs.arguments import as_keywords, as_texts
 from playvirtual.envs.modules import import_modules
 from playvirtual.envs.observations import ObservedParts
@@ -124,8 +124,9 @@ def test_the_current_folder_is_looked_at_for_a_module_that_is_not_installed(modu
 
 
 def test_the_task_names_a_class_of_a_module(module: str) -> None:
-    assert look(f"env/{module}:Dot", ("actions=5", "size=9")) == look(f"env/{module}:Dot", ("actions=5", "size=9"))
-    assert look(f"env/{module}:Dot", ("actions=5", "size=9")).num_actions == 5
+    info = inspect_env(f"env/{module}:Dot", ("actions=5", "size=9"))
+    assert info == inspect_env(f"env/{module}:Dot", ("actions=5", "size=9"))
+    assert info.num_actions == 5
     assert build(f"env/{module}:Dot", env_args={"size": 9}).environment.env_args == ("size=9",)
 
 
@@ -196,10 +197,10 @@ def test_a_factory_that_can_be_imported_is_recorded_and_others_have_names_of_the
     first, second = (lambda: Dot(3)), (lambda: Dot(4))
     names = [factories.task_of(factory) for factory in (first, second, first)]
     assert names[0] == names[2] != names[1]
-    assert [look(name).shape for name in names[:2]] == [(1, 3, 3), (1, 4, 4)]
+    assert [inspect_env(name).shape for name in names[:2]] == [(1, 3, 3), (1, 4, 4)]
     for factory, size in ((first, 3), (second, 4)):
         factories.hand_over("env/my-maze", factory)
-        assert look("env/my-maze").shape == (1, size, size)
+        assert inspect_env("env/my-maze").shape == (1, size, size)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +224,9 @@ def test_mistakes_with_a_factory_end_in_one_line(options: dict[str, Any], said: 
 
 
 def test_a_factory_without_images_is_asked_to_render() -> None:
-    assert look(factories.task_of(Rendered)).shape == (3, 9, 7)
+    assert inspect_env(factories.task_of(Rendered)).shape == (3, 9, 7)
     with pytest.raises(InputError, match="shows no pixels"):
-        look(factories.task_of(lambda: Rendered()))
+        inspect_env(factories.task_of(lambda: Rendered()))
 
 
 IMAGE = spaces.Box(0, 255, (4, 4, 3), np.uint8)
@@ -280,7 +281,7 @@ def test_a_larger_number_is_never_darker(a: float, b: float) -> None:
 )
 def test_other_dicts_are_refused_in_one_line(others: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
-        look(factories.task_of(lambda: Robot(**others)))
+        inspect_env(factories.task_of(lambda: Robot(**others)))
     assert said in str(caught.value)
 
 
@@ -300,4 +301,4 @@ def test_several_actions_at_once_are_refused_with_what_to_do() -> None:
         return env
 
     with pytest.raises(InputError, match=r"MultiDiscrete\(\[2 3\]\); allowed: Discrete, .*TransformAction"):
-        look(factories.task_of(several))
+        inspect_env(factories.task_of(several))

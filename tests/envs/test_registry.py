@@ -55,7 +55,7 @@ def test_a_wrong_name_gets_one_line_with_the_nearest_right_one(wrong, meant):
     assert "\n" not in str(caught.value)
 
 
-def test_make_checks_too(settings):
+def test_make_refuses_a_misspelled_task(settings):
     with pytest.raises(InputError, match="atari/pong"):
         make("atari/pomg", 1, training=True, config=settings())
 
@@ -275,13 +275,13 @@ def test_a_factory_may_be_given_by_its_name_and_is_imported_when_it_is_first_use
 def test_a_factory_that_makes_no_environment_is_one_line(no_families_are_left, settings, factory, error, actions):
     register_env("lamp", factory, tasks=("a",), actions=actions)
     config = settings()
-    look = (
+    find_out = (
         (lambda: action_kind("lamp/a"))
         if actions is None
         else (lambda: make("lamp/a", 1, training=True, config=config))
     )
     with pytest.raises(InputError, match=f"^{error}") as caught:
-        look()
+        find_out()
     assert "\n" not in str(caught.value)
 
 
@@ -309,8 +309,8 @@ def test_a_family_of_ones_own_may_be_registered_again_with_changes(grid, caplog)
     assert "the env family 'grid' is registered again; the newer one is used" in caplog.text
 
 
-def test_a_family_that_is_registered_again_is_looked_at_again(no_families_are_left):
-    registry.look.cache_clear()
+def test_a_family_that_is_registered_again_is_inspected_again(no_families_are_left):
+    registry.inspect_env.cache_clear()
     register_env("lamp", lambda name, config: Switch(IMAGE))
     assert action_kind("lamp/dimmed") == "discrete"
 

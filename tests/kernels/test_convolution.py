@@ -33,7 +33,7 @@ def test_blocks_keep_every_pixel_of_a_square_together() -> None:
 
 
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
-def test_blocks_are_undone(size: int, channels: int, height: int, width: int) -> None:
+def test_depth_to_space_undoes_space_to_depth(size: int, channels: int, height: int, width: int) -> None:
     x = torch.rand(2, channels, height * size, width * size)
     assert torch.equal(depth_to_space(space_to_depth(x, size), size, channels), x)
 

@@ -41,7 +41,7 @@ def shared_memory(kernel: Any, types: dict[str, str], constants: dict[str, Any],
 
 @pytest.mark.parametrize("gpu", [HOPPER, ADA])
 @pytest.mark.parametrize("number", ["bf16", "fp32"])
-def test_rollouts(gpu: int, number: str) -> None:
+def test_rollouts_compile(gpu: int, number: str) -> None:
     from playvirtual.kernels import rollout_triton
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
@@ -64,7 +64,7 @@ def test_rollouts(gpu: int, number: str) -> None:
     [(40, 64, 2, 1), (64, 64, 3, 1), (64, 128, 3, 1), (40, 32, 2, 1), (32, 32, 3, 1), (4, 32, 5, 5), (32, 64, 5, 5)],
 )
 @pytest.mark.parametrize("number", ["bf16", "fp32"])
-def test_convolutions(gpu: int, inputs: int, outputs: int, side: int, stride: int, number: str) -> None:
+def test_convolutions_compile(gpu: int, inputs: int, outputs: int, side: int, stride: int, number: str) -> None:
     from playvirtual.kernels import convolution_triton
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
@@ -77,7 +77,7 @@ def test_convolutions(gpu: int, inputs: int, outputs: int, side: int, stride: in
 
 
 @pytest.mark.parametrize(("channels", "height", "block"), [(9, 100, 2), (4, 84, 4), (9, 84, 2), (4, 84, 1)])
-def test_cropping(channels: int, height: int, block: int) -> None:
+def test_crops_compile(channels: int, height: int, block: int) -> None:
     from playvirtual.kernels import crop_triton
     from playvirtual.kernels.space_to_depth import depth_channels
 
@@ -88,7 +88,7 @@ def test_cropping(channels: int, height: int, block: int) -> None:
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_clipped_adam(aligned: bool) -> None:
+def test_clipped_adam_compiles(aligned: bool) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -66,7 +66,7 @@ def test_box_actions_stay_in_the_box(sigma: float, seed: int) -> None:
         assert (actions <= torch.tensor(space.high)).all()
 
 
-def test_encoding() -> None:
+def test_discrete_actions_are_one_hot_and_vectors_stay_as_they_are() -> None:
     assert DiscreteActions(3).encode(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
     vector = torch.tensor([[0.5, -0.5]])
     assert BoxActions((-1.0, -1.0), (1.0, 1.0)).encode(vector) is vector

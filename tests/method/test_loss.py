@@ -203,7 +203,7 @@ def test_recorded_actions_beyond_their_space_are_refused() -> None:
 
 
 def test_targets_that_are_never_moved_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("playvirtual.method.loss.UNMOVED", 3)
+    monkeypatch.setattr("playvirtual.method.loss.CALLS_BEFORE_WARNING", 3)
     aux, never = loss(encoder()), loss(encoder())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

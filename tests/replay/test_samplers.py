@@ -141,7 +141,7 @@ def test_a_schedule_decides_how_far_returns_reach_and_how_they_are_discounted() 
     assert plain.discounts.tolist() == pytest.approx([0.9**4] * 8)
 
 
-def test_a_prioritised_sampler_refuses_an_update_without_priorities() -> None:
+def test_a_prioritized_sampler_refuses_an_update_without_priorities() -> None:
     sampler = with_priorities([1.0, 1.0], 0.5, 2, seed=0)
     with pytest.raises(ValueError, match="priorities: None is not allowed"):
         sampler.update_priorities(batch_at(sampler, [0, 1]), None)

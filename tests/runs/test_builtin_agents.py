@@ -25,7 +25,7 @@ def card_value(folder: Path) -> tuple[float, float]:
     return float(mean), float(spread)
 
 
-def test_there_are_these() -> None:
+def test_these_agents_come_with_the_package() -> None:
     assert tuple(builtin_agents()) == tuple(f"playvirtual/{name}" for name in NAMES)
 
 
@@ -72,6 +72,6 @@ def test_a_film_of_one_is_written_here_too(tmp_path: Path, monkeypatch: pytest.M
     assert not (builtin_agents()["playvirtual/toy-catch"] / "videos").exists()
 
 
-def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_built_in_agents_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "agents"]) == 0
     assert capsys.readouterr().out.splitlines() == list(builtin_agents())

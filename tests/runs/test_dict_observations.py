@@ -28,7 +28,7 @@ LENGTH, SEED = 60, evaluation_seeds(5, 0, 1)[0]
 
 
 class Rover(gymnasium.Env[Any, Any]):
-    """A camera in colour, a place with bounds and a speed without; what it shows depends on all actions so far."""
+    """A camera in color, a place with bounds and a speed without; what it shows depends on all actions so far."""
 
     action_space: spaces.Space[Any] = spaces.Discrete(3, start=2)  # type: ignore[assignment]
 
@@ -79,7 +79,7 @@ def first() -> Any:
     return Rover().reset(seed=0)[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"grayscale": False, "stack_fill": "repeat"}], ids=["gray", "colour"])
+@pytest.mark.parametrize("options", [{}, {"grayscale": False, "stack_fill": "repeat"}], ids=["gray", "color"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_actions_and_observations_are_those_of_the_projects_own_evaluation(
     kind: str, options: dict[str, Any], tmp_path: Path
@@ -100,7 +100,7 @@ def test_the_actions_and_observations_are_those_of_the_projects_own_evaluation(
     assert total == pytest.approx(score, rel=1e-6)
     if kind == "discrete":
         assert taken[::2] == taken[1::2] == [step.action + 2 for step in observed]
-        assert options or len(set(taken)) > 1  # these weights find all pictures in colour alike
+        assert options or len(set(taken)) > 1  # these weights find all pictures in color alike
     assert len(observed) == LENGTH // 2
 
 

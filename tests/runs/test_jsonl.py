@@ -127,7 +127,7 @@ def test_lines_beyond_the_checkpoint_are_removed_even_where_its_positions_do_not
     (said,) = jsonl.rewind(tmp_path, {"metrics": position}, 60)
     assert "its 4 undamaged lines up to step 60 stay" in said
     assert steps(tmp_path, "metrics") == [30, 40, 50, 60]
-    assert jsonl.rewind(tmp_path, jsonl.positions(tmp_path), 60) == []
+    assert jsonl.rewind(tmp_path, jsonl.synced_sizes(tmp_path), 60) == []
     assert steps(tmp_path, "metrics") == [30, 40, 50, 60]
 
 

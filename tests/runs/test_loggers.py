@@ -26,7 +26,7 @@ CATCH: dict[str, Any] = {
 }
 
 
-def test_names() -> None:
+def test_a_misspelled_logger_is_refused_with_the_name_that_was_meant() -> None:
     assert parse("none") == parse("") == ()
     with pytest.raises(pv.InputError, match=r"log: 'tensorbord' is not known; did you mean 'tensorboard'\?"):
         parse("tensorbord")

@@ -75,7 +75,7 @@ def test_exploring_takes_the_random_actions_of_the_step_at_which_training_ended(
 
 
 @pytest.mark.parametrize("game", ["breakout", "seaquest"])
-def test_minatar(game: str, tmp_path: Path) -> None:
+def test_states_of_minatar_give_the_actions_of_the_evaluation(game: str, tmp_path: Path) -> None:
     """Seaquest has ten channels of 10 × 10: only the type tells its states from frames."""
     minatar = pytest.importorskip("minatar")
     export = write_export(tmp_path / "agent", f"minatar/{game}", eval_epsilon=0, **ONE_EPISODE)

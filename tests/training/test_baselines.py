@@ -214,7 +214,7 @@ def test_an_untrained_agent_fails(task: str, method: str) -> None:
     ("task", "method", "options", "trained"),
     [pytest.param(*row, id=f"{row[0]}-{row[1]}", marks=[] if row[:2] in QUICK else pytest.mark.long) for row in LEARNS],
 )
-def test_it_learns(task: str, method: str, options: dict[str, Any], trained: float, tmp_path: Path) -> None:
+def test_every_baseline_learns(task: str, method: str, options: dict[str, Any], trained: float, tmp_path: Path) -> None:
     given = {**options, "eval_every": 0, "eval_episodes": 60, "device": "cpu", "quiet": True}
     run = pv.train(task, method=method, seed=1, run_dir=tmp_path / "run", **given)
     assert run.score > trained > UNTRAINED[task]

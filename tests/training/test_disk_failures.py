@@ -82,7 +82,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
 
 
 @pytest.mark.slow
-def test_a_full_disk(whole: Path, small_disk: tuple[Path, Callable[[str], None]]) -> None:
+def test_a_full_disk_ends_the_run_in_one_line(whole: Path, small_disk: tuple[Path, Callable[[str], None]]) -> None:
     disk, remount = small_disk
     one = sum(f.stat().st_size for f in checkpoint.newest(whole).iterdir())
     remount(f"size={int(2.6 * one / 1024)}k")
@@ -105,7 +105,7 @@ def test_a_full_disk(whole: Path, small_disk: tuple[Path, Callable[[str], None]]
     finish_and_compare(path, whole)
 
 
-def test_a_run_folder_where_none_can_be(tmp_path: Path) -> None:
+def test_a_run_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(pv.InputError, match=r"run_dir: .* cannot be made: Not a directory"):
         pv.train("toy/catch", run_dir=tmp_path / "file" / "run", quiet=True, **CATCH)

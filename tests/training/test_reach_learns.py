@@ -58,7 +58,7 @@ def test_same_seed_same_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["rl", "spr-bdm", "playvirtual-perturbed", "playvirtual-every-step"])
-def test_methods_run(tmp_path: Path, method: str) -> None:
+def test_metrics_of_every_method_are_finite(tmp_path: Path, method: str) -> None:
     options: dict[str, Any] = {"steps": 30, "learning_starts": 26, "eval_every": 0, "eval_episodes": 1}
     run = pv.train("toy/reach", method=method, device="cpu", run_dir=tmp_path / "run", quiet=True, **options)
     assert np.isfinite([v for v in lines(run.path, "metrics")[-1].values() if v is not None]).all()
@@ -87,7 +87,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_cartpole_swingup(tmp_path: Path) -> None:
+def test_a_run_of_cartpole_counts_frames(tmp_path: Path) -> None:
     pytest.importorskip("dm_control")
     schedule = {"steps": 2_000, "learning_starts": 150, "eval_every": 1_600, "eval_episodes": 1, "log_every": 50}
     run = pv.train(

@@ -91,7 +91,7 @@ def test_a_loaded_agent_acts_like_the_trained_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rate", "updates"), [(2.0, 2 * 91), (1.0, 91), (0.5, 45), (0.25, 22)])
 def test_updates_per_step(rate: float, updates: int) -> None:
-    """Learning begins when the replay holds min_size steps: 150 − 60 + 1 steps are followed by updates."""
+    """Learning begins in step learning_starts, 60: 150 − 60 + 1 steps have updates."""
     options = {k: v for k, v in QUICK.items() if k != "quiet"}
     trainer = Trainer(pv.build("toy/catch", updates_per_step=rate, **options, batch_size=1, method="rl"))
     trainer.train(150)
@@ -99,7 +99,7 @@ def test_updates_per_step(rate: float, updates: int) -> None:
 
 
 def test_lost_lives_end_the_agents_episode_but_not_the_game() -> None:
-    """In Breakout a missed ball costs a life: terminal entries, zeroed stacks, one game."""
+    """In Breakout a missed ball costs a life: terminated entries, zeroed stacks, one game."""
     options = {k: v for k, v in TINY_ATARI.items() if k not in ("quiet", "max_episode_frames")}
     trainer = Trainer(pv.build("atari/breakout", **{**options, "steps": 401, "learning_starts": 400}))
     seen = []

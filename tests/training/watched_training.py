@@ -113,7 +113,7 @@ class WatchedTraining:
         if self.priorities is None:
             self._check_uniform(batch)
         else:
-            self._check_prioritised(batch, result.priorities)
+            self._check_prioritized(batch, result.priorities)
         return result
 
     def _optimizer_groups(self) -> list[tuple[str, dict[str, Any]]]:
@@ -121,7 +121,7 @@ class WatchedTraining:
         optimizers = getattr(agent, "optimizers", None) or {"": agent.optimizer}
         return [(name, group) for name, optimizer in optimizers.items() for group in optimizer.param_groups]
 
-    def _check_prioritised(self, batch: Any, priorities: Tensor | None) -> None:
+    def _check_prioritized(self, batch: Any, priorities: Tensor | None) -> None:
         c, sampler, plain = self.trainer.config, self.trainer.sampler, self.priorities
         assert isinstance(sampler, PrioritizedSampler)
         assert isinstance(c.agent, RainbowConfig)

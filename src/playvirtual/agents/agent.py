@@ -23,7 +23,7 @@ from playvirtual.method import ActionSpace, action_space
 from playvirtual.replay.buffer import ReplayBuffer
 from playvirtual.replay.samplers import BatchSampler
 
-COUNTERS = ("step", "episodes", "updates", "return")  # what lines of metrics have of every run
+COUNTERS = ("step", "episodes", "updates", "return")  # the keys of every line of metrics.jsonl
 Observations = Tensor | npt.NDArray[np.uint8]  # (…, C, H, W) uint8
 
 
@@ -227,6 +227,25 @@ def make_agent(
         given = (config, observation_shape, action_space(space))
         make = _checked_call(spec, *given, device=device, generator=generator, bf16=bf16)
         agent: Agent = make(*given, device=device, generator=generator, bf16=bf16)
+    _check_contract(agent, spec)
+    return agent
+
+
+def _checked_call(spec: registry.AgentSpec, *given: Any, **by_name: Any) -> Callable[..., Any]:
+    """The agent's class; raises an InputError where it cannot be called as agents are."""
+    make = spec.load()
+    try:
+        inspect.signature(make).bind(*given, **by_name)
+    except TypeError as error:
+        raise InputError(
+            f"agent: {spec.name!r} cannot be made ({error}); allowed: a class that takes (config, observation_shape, "
+            "action_space, device, generator, bf16)"
+        ) from None
+    return make
+
+
+def _check_contract(agent: Agent, spec: registry.AgentSpec) -> None:
+    """Raises an InputError that names what a registered agent lacks of `Agent`, or has of another kind."""
     wanted = (*Agent.__annotations__, *(name for name in vars(Agent) if not name.startswith("_")))
     if missing := [name for name in wanted if not hasattr(agent, name)]:
         raise InputError(f"agent: {spec.name!r} lacks {', '.join(missing)}; allowed: a class that fulfils `Agent`")
@@ -242,20 +261,6 @@ def make_agent(
             raise InputError(f"schedules: {name!r} is {shown(schedule)}; allowed: a function of the step")
         if name in COUNTERS:
             raise InputError(f"schedules: {name!r} is in every line of metrics; allowed: another name")
-    return agent
-
-
-def _checked_call(spec: registry.AgentSpec, *given: Any, **by_name: Any) -> Callable[..., Any]:
-    """The agent's class; raises an InputError where it cannot be called as agents are."""
-    make = spec.load()
-    try:
-        inspect.signature(make).bind(*given, **by_name)
-    except TypeError as error:
-        raise InputError(
-            f"agent: {spec.name!r} cannot be made ({error}); allowed: a class that takes (config, observation_shape, "
-            "action_space, device, generator, bf16)"
-        ) from None
-    return make
 
 
 class AgentSize(NamedTuple):

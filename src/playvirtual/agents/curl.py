@@ -22,7 +22,7 @@ from playvirtual.replay.augmentation import CropAndShift, CropAndShiftRandoms
 from playvirtual.replay.batches import RainbowBatch, SacBatch, TransitionBatch
 
 
-class CurlInputs(NamedTuple):
+class CurlRandoms(NamedTuple):
     """All random numbers of one update of CURL on Rainbow but the noisy layers'."""
 
     rainbow: RandomInputs
@@ -68,19 +68,19 @@ class CurlRainbow(Rainbow):
     def parts(self) -> Mapping[str, nn.Module]:
         return {**super().parts, **{f"momentum_{name}": module for name, module in self.momentum.items()}}
 
-    def draw(self, batch: RainbowBatch) -> CurlInputs:
+    def draw(self, batch: RainbowBatch) -> CurlRandoms:
         rainbow = super().draw(batch)
         query, key = (self.contrast_augment.draw(len(batch.returns), self.device, self.generator) for _ in range(2))
-        return CurlInputs(rainbow, query, key)
+        return CurlRandoms(rainbow, query, key)
 
-    def losses(self, batch: RainbowBatch, inputs: CurlInputs) -> dict[str, Tensor]:
-        """Rainbow's losses and contrast, which is one number for the whole batch; the priority is their sum."""
+    def losses(self, batch: RainbowBatch, inputs: CurlRandoms) -> dict[str, Tensor]:
+        """Rainbow's losses and "contrast", one number for the whole batch; "priority" is its weighted sum with "rl"."""
         losses = super().losses(batch, inputs.rainbow)
         contrast = self.contrastive_loss(batch.sequences.observations[:, 0], inputs).mean()
         priority = (losses["rl"] + self.contrast_config.contrast_weight * contrast).detach()
         return {**losses, "contrast": contrast.expand(len(priority)), "priority": priority}
 
-    def contrastive_loss(self, observations: Tensor, inputs: CurlInputs) -> Tensor:
+    def contrastive_loss(self, observations: Tensor, inputs: CurlRandoms) -> Tensor:
         """InfoNCE of each observation (B, C, H, W) among the batch. Returns (B,)."""
         queries = self.contrast_head(self.encoder(self.contrast_augment(observations, inputs.query)))
         with torch.no_grad():

@@ -61,18 +61,11 @@ class DrqSac(Sac):
         return RandomShift(self.config.shift_pad, 0.0, block)
 
     def draw(self, batch: SacBatch) -> SacRandoms:
-        """offsets (views·B, 2), next_offsets and next_noise (target_views·B, …): view after view of the whole batch."""
-        B, A = batch.transitions.actions.shape
-        V, T = self.views * B, self.target_views * B
-        offsets, _ = self.augment.draw(V + T, self.device, self.generator)
-        noise = torch.randn((B + T, A), generator=self.generator, device=self.device)
-        auxiliary = None
-        if self.objective is not None and batch.sequences is not None:
-            auxiliary = self.objective.draw(batch.sequences.actions, self.generator)
-        return SacRandoms(offsets[:V], offsets[V:], noise[:B], noise[B:], auxiliary)
+        """All random numbers of one update, those of every view among them."""
+        return self.draw_views(batch, views=self.views, target_views=self.target_views)
 
     def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """critic: the mean over views of both squared errors against the averaged target, (B,); beside it target, q."""
+        """{"critic", "target", "q"}, (B,) each, as in SAC: means over the views, the target's over the target views."""
         V, T = self.views, self.target_views
         images = self.augment.crop(batch.observations.repeat(V, 1, 1, 1), randoms.offsets)
         q1, q2 = self.critic(images, batch.actions.repeat(V, 1))  # (V·B,)

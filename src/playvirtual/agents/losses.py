@@ -18,7 +18,7 @@ def project_distribution(returns: Tensor, discounts: Tensor, probabilities: Tens
     low, high = support[0], support[-1]
     delta = (high - low) / (len(support) - 1)
     moved = (returns[:, None] + discounts[:, None] * support).clamp(low, high)  # (B, atoms′): T z_j
-    # Each moved atom shares its mass between its two neighbours on the support.
+    # Each moved atom shares its mass between its two neighbors on the support.
     share = (1.0 - (moved[:, None, :] - support[:, None]).abs() / delta).clamp(0.0, 1.0)  # (B, atoms, atoms′)
     return (share * probabilities[:, None, :]).sum(2)  # not a matrix product: those may run in low precision
 

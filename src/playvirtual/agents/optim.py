@@ -1,4 +1,4 @@
-"""Optimizers."""
+"""Adams whose steps a CUDA graph can capture: how they are made, and how their state is loaded in place."""
 
 from __future__ import annotations
 

@@ -32,9 +32,11 @@ class Rainbow:
     """Acts by noisy dueling C51 and learns from prioritized sequences."""
 
     policy_parts = ("encoder", "head")
-    always_rescaled = True  # the encoder's states; else only beside dynamics models, which predict rescaled ones
+    # Whether z is rescaled to [0, 1] without dynamics models too; beside them it is, as they predict rescaled states.
+    always_rescaled = True
+    # Whether the target head draws noise of its own in every update; else it gets the online head's with its weights.
+    own_target_noise = False
     dynamics_batch_norm = True  # between the two convolutions of a dynamics model of feature maps
-    own_target_noise = False  # of the target head: drawn in every update; else it is copied with the weights
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Rainbow:
         self._mean_loss = self.mean_loss
 
     def _make_networks(self, config: Config) -> None:
+        """Encoder and head with their targets, and q and the dynamics models as far as the objective needs them."""
         self.encoder = self._make_encoder(config)
         self.head = self._make_head()
         self.online = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
@@ -92,6 +95,7 @@ class Rainbow:
         return DuelingHead(self.encoder.size, self.action_space.n, c.hidden, c.atoms, c.noisy_sigma)
 
     def _make_objective(self, config: Config) -> None:
+        """The augmentation, and the objective around the networks; the head's first layers are the projection g."""
         c = self.config
         block = space_to_depth_size(self.encoder.convs[0], self.observation_shape, self.device)
         self.augment = RandomShift(c.shift_pad, c.intensity_scale, block)
@@ -111,13 +115,15 @@ class Rainbow:
         self.loss_names: tuple[str, ...] = ("rl", *self.objective.loss_names)  # that are logged
 
     def _make_optimizer(self) -> None:
+        """One Adam for all networks; its steps clip gradients group by group and can copy weights to the targets."""
         c = self.config
         self.optimizer = self._make_adam([p for p in self.online.parameters() if p.requires_grad])
         # Norms are clipped group by group; the prediction head q is not clipped.
         stem = [p for part in self._stem() for p in part.parameters() if p.requires_grad]
         groups = {"stem": stem}
-        for name, part in (("dm", self._part("forward_dynamics")), ("bdm", self._part("backward_dynamics"))):
-            groups |= {} if part is None else {name: [*part.parameters()]}
+        for name, part in (("dm", "forward_dynamics"), ("bdm", "backward_dynamics")):
+            if part in self.online:
+                groups[name] = [*self.online[part].parameters()]
         copies = [
             pair
             for online, target in ((self.encoder, self.target_encoder), (self.head, self.target_head))
@@ -140,6 +146,7 @@ class Rainbow:
         return ConvDynamics(self.encoder.map_shape[0], self.action_space, batch_norm=self.dynamics_batch_norm)
 
     def _part(self, name: str) -> Any:
+        """The network of that name; None in an agent that has none."""
         return dict(self.online.items()).get(name)
 
     def _beta(self, step: int) -> float:
@@ -203,7 +210,7 @@ class Rainbow:
         return self.objective.draw(batch.sequences.actions, self.generator, num_rl=B, num_rl_target=B)
 
     def losses(self, batch: RainbowBatch, inputs: Any) -> dict[str, Tensor]:
-        """Per-sample losses (B,): rl and the objective's, which are pred and cyc; beside them priority and q.
+        """The losses by name, (B,) each: "rl" and the objective's ("pred", "cyc"); beside them "priority" and "q".
 
         `inputs` is what `draw` gave.
         """
@@ -216,7 +223,7 @@ class Rainbow:
         return {**rl, **auxiliary}
 
     def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
-        """rl, priority and q, (B,) each, from z_t and from what the target encoder makes of s_{t+n}, (B, …) both."""
+        """{"rl", "priority", "q"}, (B,) each, from z_t and from the target encoder's state of s_{t+n}, (B, …) both."""
         logits, next_logits = self.online_logits(batch, inputs, z)
         with torch.no_grad():
             best = self.q_values(next_logits).argmax(1)  # (B,): double DQN

@@ -92,6 +92,7 @@ class Sac:
         self._mean_auxiliary_loss = self.mean_auxiliary_loss
 
     def _make_networks(self, config: Config) -> None:
+        """Critic with encoder, actor on its convolutions, target critic, temperature and, for K > 0, the objective."""
         c, dims = self.config, self.action_space.size
         channels, image_size, _ = self.observation_shape
         crop_shape = (channels, c.crop_size, c.crop_size)
@@ -144,6 +145,7 @@ class Sac:
         )
 
     def _make_optimizers(self) -> dict[str, torch.optim.Adam]:
+        """An Adam each for critic (and encoder), actor, temperature and, for K > 0, the auxiliary objective."""
         c = self.config
         optimizers = {
             "critic": self._adam(self.critic, lr=c.learning_rate),
@@ -159,6 +161,7 @@ class Sac:
     def _adam(
         self, *modules: nn.Module, lr: float, beta1: float | None = None, weight_decay: float = 0.0
     ) -> torch.optim.Adam:
+        """An Adam with the options' β and ε on the parameters of these modules that learn."""
         c = self.config
         learned = [p for module in modules for p in module.parameters() if p.requires_grad]
         betas = (c.adam_beta1 if beta1 is None else beta1), c.adam_beta2
@@ -215,16 +218,24 @@ class Sac:
 
     def draw(self, batch: SacBatch) -> SacRandoms:
         """All random numbers of one update, from this agent's own generator."""
+        return self.draw_views(batch, views=1, target_views=1)
+
+    def draw_views(self, batch: SacBatch, *, views: int, target_views: int) -> SacRandoms:
+        """All random numbers of an update on several views of s_t and s_{t+1}, view after view of the whole batch.
+
+        offsets (views·B, 2), next_offsets (target_views·B, 2), noise (B, A), next_noise (target_views·B, A).
+        """
         B, A = batch.transitions.actions.shape
-        offsets, _ = self.augment.draw(2 * B, self.device, self.generator)
-        noise = torch.randn((2 * B, A), generator=self.generator, device=self.device)
+        V, T = views * B, target_views * B
+        offsets, _ = self.augment.draw(V + T, self.device, self.generator)
+        noise = torch.randn((B + T, A), generator=self.generator, device=self.device)
         auxiliary = None
         if self.objective is not None and batch.sequences is not None:
             auxiliary = self.objective.draw(batch.sequences.actions, self.generator)
-        return SacRandoms(offsets[:B], offsets[B:], noise[:B], noise[B:], auxiliary)
+        return SacRandoms(offsets[:V], offsets[V:], noise[:B], noise[B:], auxiliary)
 
     def critic_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """critic: both squared errors against the soft target, (B,); beside it that target and q."""
+        """{"critic", "target", "q"}, (B,) each: the sum of both squared errors, the soft target y, min(Q₁, Q₂)."""
         # With gradient first: autocast keeps its casts of the weights, and those made without one have none.
         q1, q2 = self.critic(self.augment.crop(batch.observations, randoms.offsets), batch.actions)
         with torch.no_grad():
@@ -237,7 +248,7 @@ class Sac:
         return {"critic": critic_loss(q1, q2, target), "target": target, "q": torch.minimum(q1, q2).detach()}
 
     def actor_losses(self, batch: TransitionBatch, randoms: SacRandoms) -> dict[str, Tensor]:
-        """actor and alpha, (B,); beside them log_prob. The convolutions' features are not trained here."""
+        """{"actor", "alpha", "log_prob"}, (B,) each; the encoder, which is the critic's, gets no gradient."""
         with torch.no_grad():  # one pass serves the actor and the critic
             features = self.encoder.convs(self.augment.crop(batch.observations, randoms.offsets))
             z = self.encoder.latent(features)
@@ -251,7 +262,7 @@ class Sac:
         }
 
     def auxiliary_losses(self, sequences: SequenceBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """The objective's losses, which are pred and cyc, (B,)."""
+        """The objective's losses by name, (B,) each: "pred", "cyc", and "backward_pred" where that is on."""
         assert self.objective is not None
         losses: dict[str, Tensor] = self.objective(
             sequences.observations, sequences.actions, sequences.mask, inputs=inputs
@@ -292,7 +303,7 @@ class Sac:
         return Update({name: value.detach() for name, value in metrics.items()})
 
     def update_parts(self, batch: SacBatch, randoms: SacRandoms, schedule: Schedule) -> dict[str, Tensor]:
-        """The same with given random numbers; returns the metrics."""
+        """One update with given random numbers: every part that is due, one after the other; returns the metrics."""
         metrics = self.update_critic(batch.transitions, randoms)
         if batch.sequences is not None and randoms.auxiliary is not None:
             metrics |= self.update_auxiliary(batch.sequences, randoms.auxiliary, schedule["lambda_cyc"])

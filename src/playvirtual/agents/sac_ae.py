@@ -51,7 +51,7 @@ class SacAe(Sac):
         return Update({name: value.detach() for name, value in metrics.items()})
 
     def reconstruction_losses(self, batch: TransitionBatch, randoms: SacRandoms, dither: Tensor) -> dict[str, Tensor]:
-        """reconstruction and latent, (B,): of the decoder's image, and of the latent state itself."""
+        """{"reconstruction", "latent"}, (B,) each: the decoder's squared error, and the penalty on the latent state."""
         assert isinstance(self.augment, RandomCrop)
         z = self.encoder(self.augment.crop(batch.observations, randoms.offsets))
         target = quantize(self.augment.crop_pixels(batch.observations, randoms.offsets), dither)

@@ -108,31 +108,37 @@ def base(
 
 def _fitted(config: Config, kind: ActionKind, given: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
     """What the size that is given, or that fits an environment of one's own, changes in the settings of a task."""
-    size, steps, device = fit.as_options(given)
-    own = envs.env_family(config.task)
-    if own.own_settings and size:
+    size, steps, device = fit.size_steps_device(given)
+    spec = envs.env_family(config.task)
+    if spec.own_settings and size:
         raise InputError(f"size: {size!r} is not allowed; allowed: none, as {config.task} has settings of its own")
-    if not own.fitted:
-        if not size and (size := str(own.options.get("size") or "")):
-            fit.check_size(size)
-        if size in ("", "paper"):
-            return {"size": size} if "size" in own.options else {}
-        # A family's own side stands; networks fit what is seen.
-        image = own.options.get("image_size") or min(config.environment.image_size, fit.SIDES[size])
-        image = coerce("image_size", int, image)
-        changes = fit.sized_changes(size, kind, image, config)
-        return {**changes, "grayscale": config.environment.grayscale, "size": size}
+    if not spec.fitted:
+        return _sized(config, kind, size, spec.options)
     if recorded:
         if not given.get("fitted_to"):  # a run of an earlier version
             return {}
         fit.check_size(size)
-        seen = fit.Fit.parse(str(given["fitted_to"]))
+        fitted_to = fit.Fit.parse(str(given["fitted_to"]))
     else:
-        shown = envs.look(config.task, as_texts(given.get("env_args", ())))
-        size = size or fit.choose_size(shown.shape, on_gpu=is_gpu(device))
-        seen = fit.Fit.of(shown, steps or fit.STEPS[size])
-    changes = fit.fitted_changes(size, kind, seen, config)
-    return {"steps": fit.STEPS[size], **changes, "size": size, "fitted_to": str(seen)}
+        info = envs.inspect_env(config.task, as_texts(given.get("env_args", ())))
+        size = size or fit.choose_size(info.shape, on_gpu=is_gpu(device))
+        fitted_to = fit.Fit.of(info, steps or fit.STEPS[size])
+    changes = fit.fitted_changes(size, kind, fitted_to, config)
+    return {"steps": fit.STEPS[size], **changes, "size": size, "fitted_to": str(fitted_to)}
+
+
+def _sized(config: Config, kind: ActionKind, size: str, family_options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a size changes in a benchmark's settings: the given one, or that of its family's options if none is given.
+
+    An image size among the family's options stays, and the networks fit it.
+    """
+    if not size and (size := str(family_options.get("size") or "")):
+        fit.check_size(size)
+    if size in ("", "paper"):
+        return {"size": size} if "size" in family_options else {}
+    image = family_options.get("image_size") or min(config.environment.image_size, fit.SIDES[size])
+    changes = fit.sized_changes(size, kind, coerce("image_size", int, image), config)
+    return {**changes, "grayscale": config.environment.grayscale, "size": size}
 
 
 def action_kind(task: str, agent_kind: str = "", env_args: tuple[str, ...] = ()) -> ActionKind:

@@ -14,7 +14,7 @@ from typing import Any
 
 from playvirtual.config.hyperparameters import RAINBOW
 from playvirtual.config.schema import SIZES, Config
-from playvirtual.envs.registry import ActionKind, Look
+from playvirtual.envs.registry import ActionKind, EnvInfo
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 
@@ -75,14 +75,15 @@ class Fit:
         return cls((c, h, w), actions, steps, numbers, *rewards, float(background))
 
     @classmethod
-    def of(cls, look: Look, steps: int) -> Fit:
-        """The rewards of random play are kept in three digits, the background's shade in two places."""
-        sizes = [abs(reward) for reward in look.rewards if math.isfinite(reward)] or [0.0]
+    def of(cls, info: EnvInfo, steps: int) -> Fit:
+        """The fit to an environment and a number of steps; rewards keep three digits, the background two places."""
+        sizes = [abs(reward) for reward in info.rewards if math.isfinite(reward)] or [0.0]
         largest, mean = (float(f"{size:.3g}") for size in (max(sizes), sum(sizes) / len(sizes)))
-        return cls(look.shape, look.num_actions, steps, look.numbers, largest, mean, round(look.background, 2))
+        return cls(info.shape, info.num_actions, steps, info.numbers, largest, mean, round(info.background, 2))
 
     @property
     def side(self) -> int:
+        """The longer side of the images, in pixels."""
         return max(self.shape[1:])
 
 
@@ -109,7 +110,7 @@ def choose_size(shape: tuple[int, int, int], *, on_gpu: bool) -> str:
 def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dict[str, Any]:
     """Option → value for an environment of one's own; `config` has the benchmark's settings and the method's agent."""
     schedules = {**_schedules(fit.steps), **config.agent.fitted_to_steps(fit.steps)}
-    changes = {**schedules, "M": _virtual(size, kind, fit.num_actions)}
+    changes = {**schedules, "M": _num_virtual(size, kind, fit.num_actions)}
     if kind == "discrete":
         discount = RAINBOW.discount if size == "paper" else DISCOUNT
         changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
@@ -147,31 +148,32 @@ def sized_changes(size: str, kind: ActionKind, image: int, config: Config) -> di
     own = config.agent.fitted_to_images(image)
     changes: dict[str, Any] = {"image_size": image, "grayscale": False, "precision": "tf32", "threads": 1}
     if kind == "discrete":
-        changes |= _encoder(size, image, image)
+        changes |= _convolutions(size, image, image)
         changes |= {"latent": 128, "dynamics_hidden": 128, "hidden": 128, "shift_pad": 0 if image <= SMALL_SIDE else 2}
         changes |= {"K": 3, "n_step": 3, "noisy_sigma": 0.1}
         changes |= {"learning_rate": 5e-4, "adam_eps": 1e-8, "updates_per_step": 2.0}
     else:
         crop = own.get("crop_size", image if image <= SMALL_SIDE else image - image // 12)
-        changes |= _encoder(size, image, crop)
+        changes |= _convolutions(size, image, crop)
         changes |= {"hidden": 256, "dynamics_hidden": 128, "projection_hidden": 64, "K": 4, "crop_size": crop}
         changes |= {"batch_size": 64, "auxiliary_batch_size": 32, "q_tau": 0.02, "updates_per_step": 0.5}
         changes |= {"temperature_learning_rate": 1e-3}
     return {**_without_own_numbers(changes, NETWORKS, config), **own}
 
 
-def _encoder(size: str, image: int, seen: int) -> dict[str, Any]:
-    """The convolutions for images of one side, of which they see crops of another."""
+def _convolutions(size: str, image: int, crop: int) -> dict[str, Any]:
+    """The encoder's convolutions for images with a side of `image` pixels, of which they see crops of `crop`."""
     if image <= SMALL_SIDE:
-        layers: tuple[tuple[int, ...], ...] = ((32,), (3,), (1,)) if seen > 3 else ((32,), (1,), (1,))
+        layers: tuple[tuple[int, ...], ...] = ((32,), (3,), (1,)) if crop > 3 else ((32,), (1,), (1,))
     elif size == "small":
         layers = ((16, 32), (4, 3), (2, 2))
     else:
-        layers = ((16, 32, 32), (8, 4, 3), (4, 2, 1)) if seen >= 36 else ((16, 32), (4, 3), (2, 2))
+        layers = ((16, 32, 32), (8, 4, 3), (4, 2, 1)) if crop >= 36 else ((16, 32), (4, 3), (2, 2))
     return dict(zip(("channels", "kernel_sizes", "strides"), layers, strict=True))
 
 
-def _virtual(size: str, kind: ActionKind, actions: int) -> str:
+def _num_virtual(size: str, kind: ActionKind, actions: int) -> str:
+    """M: as many trajectories as the size affords, in multiples of the actions where these are discrete."""
     if kind == "continuous":
         return {"small": "4", "medium": "6", "paper": "10"}[size]
     factor = 2 if size == "paper" else 1
@@ -211,15 +213,15 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
     else:
         why = f"{images} and this is a {'GPU' if on_gpu else 'CPU'}"
     seen = config.environment
-    colours = "gray" if seen.grayscale or c == 1 else "in colour"
+    colors = "gray" if seen.grayscale or c == 1 else "in color"
     if fit.numbers:
-        colours += f" with {fit.numbers} planes for the numbers beside the image"
+        colors += f" with {fit.numbers} planes for the numbers beside the image"
     lines = [f"size {config.size}: {why}"]
     if background := getattr(agent, "background", 0.0):
-        colours += f" less their background's shade, {background:g}"
+        colors += f" less their background's shade, {background:g}"
     motion = " to see motion" if seen.frame_stack > 1 else ""
     lines.append(
-        f"frames {seen.image_size}×{seen.image_size} {colours}, stacks of {seen.frame_stack}{motion} (--image-size, "
+        f"frames {seen.image_size}×{seen.image_size} {colors}, stacks of {seen.frame_stack}{motion} (--image-size, "
         "--grayscale, --background, --frame-stack)"
     )
     lines.append(
@@ -236,7 +238,7 @@ def reasons(config: Config, *, on_gpu: bool) -> list[str]:
     return [*lines, *agent.fit_reasons(config, earned if fit.largest_reward else "nothing")]
 
 
-def as_options(given: Mapping[str, Any]) -> tuple[str, int | None, str]:
+def size_steps_device(given: Mapping[str, Any]) -> tuple[str, int | None, str]:
     """(size, steps, device) among options that are not checked yet; "" and None where they are not given."""
     size = str(given.get("size") or "")
     if size:

@@ -47,6 +47,7 @@ def differences(a: Config, b: Config, without: Collection[str] = ()) -> list[str
 
 
 def _from_dict(cls: Any, data: Any, agent: Any, group: str = "") -> Any:
+    """A dataclass of options from its record, groups as nested records; `agent` is the class of the agent's options."""
     if not isinstance(data, Mapping):
         raise InputError(f"config.json: {group}: {shown(data)} is not allowed; allowed: a record of options")
     hints = types_of(cls)

@@ -371,6 +371,7 @@ def _with_method(agent: str) -> str:
 
 
 def _replace(config: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a dataclass of options with the named fields replaced, in its groups as well."""
     hints = types_of(config.__class__)
     changes: dict[str, Any] = {}
     for f in fields(config):

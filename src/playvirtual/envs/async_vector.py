@@ -83,13 +83,13 @@ class AsyncVectorEnv:
     def __init__(
         self, task: str, num_envs: int, *, training: bool, config: EnvironmentConfig, num_workers: int
     ) -> None:
-        own = env_family(task)
+        spec = env_family(task)
         setup = {
             "task": task,
             "entry_point": entry_point(task),
             "training": training,
             "config": asdict(config),
-            "set_up": own.before_workers() if own.before_workers is not None else None,
+            "set_up": spec.before_workers() if spec.before_workers is not None else None,
         }
         self.num_envs = num_envs
         self._workers: list[_Worker] = []
@@ -114,8 +114,8 @@ class AsyncVectorEnv:
 
     def reset(self, indices: Sequence[int], seeds: Sequence[int]) -> Frames:
         shares = self._divide(indices)
-        for worker, places, own in shares:
-            self._send(worker, {"call": "reset", "indices": own, "seeds": [int(seeds[place]) for place in places]})
+        for worker, places, local in shares:
+            self._send(worker, {"call": "reset", "indices": local, "seeds": [int(seeds[place]) for place in places]})
         frames = np.empty((len(indices), *self.frame_shape), np.uint8)
         for worker, places, _ in shares:
             frames[places] = self._receive(worker)[1][0]
@@ -123,8 +123,8 @@ class AsyncVectorEnv:
 
     def step(self, actions: npt.NDArray[np.generic], indices: Sequence[int] | None = None) -> VectorStep:
         shares = self._divide(range(self.num_envs) if indices is None else indices)
-        for worker, places, own in shares:
-            self._send(worker, {"call": "step", "indices": own}, [actions[places]])
+        for worker, places, local in shares:
+            self._send(worker, {"call": "step", "indices": local}, [actions[places]])
         count = len(actions)
         result = VectorStep(
             np.empty((count, *self.frame_shape), np.uint8),
@@ -235,9 +235,9 @@ def serve(descriptor: int) -> None:
 def _make(setup: dict[str, Any]) -> VectorEnv:
     task = setup["task"]
     register_env(task.partition("/")[0], entry_point=setup["entry_point"])
-    own = env_family(task)
-    if own.set_up_worker is not None:
-        own.set_up_worker(setup["set_up"])
+    spec = env_family(task)
+    if spec.set_up_worker is not None:
+        spec.set_up_worker(setup["set_up"])
     config = EnvironmentConfig(**setup["config"])
     return make(task, setup["num_envs"], training=setup["training"], config=config, num_workers=1)
 

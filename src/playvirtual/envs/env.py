@@ -25,7 +25,7 @@ class EnvironmentConfig:
     frame_stack: int = option("frames in one observation", low=1)
     stack_fill: Literal["zeros", "repeat"] = option("what stands before an episode's first frame: zeros, or that frame")
     image_size: int = option("side of a stored frame in pixels", low=1)
-    grayscale: bool = option("one gray channel instead of three colours, where the task has a choice")
+    grayscale: bool = option("one gray channel instead of three colors, where the task has a choice")
     action_repeat: int = option("environment frames per action", low=1)
     max_episode_frames: int = option("an episode ends here at the latest; 0: the task's own limit", low=0)
     life_loss_is_terminal: bool = option("in training, a lost life ends the return (Atari)")

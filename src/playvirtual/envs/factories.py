@@ -15,7 +15,7 @@ from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.families.gym import in_one_task_line, prepare_drawing
 from playvirtual.envs.modules import import_named, refuse_file
 from playvirtual.envs.observations import shows_images
-from playvirtual.envs.registry import EnvFamily, look
+from playvirtual.envs.registry import EnvFamily, inspect_env
 from playvirtual.errors import InputError, shown
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
@@ -54,7 +54,7 @@ def hand_over(task: str, factory: Factory) -> None:
             "run of one"
         )
     _handed_over[name] = factory
-    look.cache_clear()  # another one may have had the name
+    inspect_env.cache_clear()  # another one may have had the name
 
 
 def is_handed_over(task: str) -> bool:
@@ -94,6 +94,7 @@ def check_name(name: str) -> None:
 
 
 def _find(name: str) -> Factory:
+    """The factory of env/name: the one handed over by that name, or MODULE:NAME, whose module is imported."""
     if name in _handed_over:
         return _handed_over[name]
     task = f"env/{name}"

@@ -19,7 +19,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def to_gray(image: Frames) -> Frames:
-    """(H, W, 3) colours to (H, W, 1) luma."""
+    """(H, W, 3) colors to (H, W, 1) luma."""
     gray: Frames = np.rint(image.astype(np.float32) @ LUMA)[..., None].astype(np.uint8)
     return gray
 

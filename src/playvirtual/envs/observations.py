@@ -46,7 +46,7 @@ def _is_image(task: str, space: spaces.Space[Any]) -> bool:
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether that is the shape of an image in gray or three colours."""
+    """Whether that is the shape of an image in gray or three colors."""
     return len(shape) == 2 or (len(shape) == 3 and (shape[2] in CHANNELS or shape[0] in CHANNELS))
 
 
@@ -113,7 +113,7 @@ class ObservedParts:
         return channels_last(image)
 
     def frame(self, observation: Any, frame_shape: tuple[int, int, int]) -> Frames:
-        """(C, H, W): the image in the colours and the size of a frame, then the planes of the numbers."""
+        """(C, H, W): the image in the colors and the size of a frame, then the planes of the numbers."""
         channels, height, width = frame_shape
         frame = image_to_frame(self.image(observation), (channels - self.count, height, width))
         return np.concatenate([frame, self.planes(observation, height)]) if self.count else frame

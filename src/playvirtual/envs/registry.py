@@ -135,7 +135,7 @@ def register_env(
             raise InputError(f"env family: {name!r} is one of this package's own; allowed: another name")
         # As when a cell of a notebook is run again.
         logging.getLogger("playvirtual").warning("the env family %r is registered again; the newer one is used", name)
-        look.cache_clear()  # what is known of the older one's tasks need not hold for the newer one's
+        inspect_env.cache_clear()  # what is known of the older one's tasks need not hold for the newer one's
     FAMILIES[name] = new
 
 
@@ -169,14 +169,14 @@ def make(
     `num_workers_for` says; all others are played in this process.
     """
     check(task)
-    own = env_family(task)
+    spec = env_family(task)
     num_workers = num_workers_for(task, num_envs) if num_workers is None else min(num_workers, num_envs)
-    if own.envs_per_worker is not None and num_workers > 1:
+    if spec.envs_per_worker is not None and num_workers > 1:
         from playvirtual.envs.async_vector import AsyncVectorEnv
 
         return AsyncVectorEnv(task, num_envs, training=training, config=config, num_workers=num_workers)
-    if own.make_vector is not None:
-        return own.make_vector(_split(task)[1], num_envs, training=training, config=config)
+    if spec.make_vector is not None:
+        return spec.make_vector(_split(task)[1], num_envs, training=training, config=config)
     singles = [_make_single(task, config) for _ in range(num_envs)]
     max_frames = config.max_episode_frames if training else _evaluation_limit(task, singles[0], config)
     return SyncVectorEnv(singles, action_repeat=config.action_repeat, max_frames=max_frames, task=task)
@@ -190,12 +190,13 @@ def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> i
     """
     if config.max_episode_frames or getattr(env, "time_limit", 0):
         return config.max_episode_frames
-    _say_limit(task, "max_episode_steps" if hasattr(env, "time_limit") else "an attribute time_limit")
+    _log_limit(task, "max_episode_steps" if hasattr(env, "time_limit") else "an attribute time_limit")
     return EVALUATION_LIMIT
 
 
 @cache
-def _say_limit(task: str, declared_by: str) -> None:
+def _log_limit(task: str, declared_by: str) -> None:
+    """Tells once of a limit that only this project sets; `declared_by` is what could have declared another one."""
     logging.getLogger("playvirtual").info(
         "%s declares no time limit (%s): episodes that are scored are truncated after %s frames at the latest; "
         "--max-episode-frames sets another limit",
@@ -206,6 +207,7 @@ def _say_limit(task: str, declared_by: str) -> None:
 
 
 def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
+    """One environment by the factory of its family; a gymnasium.Env is wrapped."""
     factory = env_family(task).make
     assert factory is not None, task
     if family(task) in BUILT_IN:
@@ -283,13 +285,13 @@ def action_kind(task: str, env_args: tuple[str, ...] = ()) -> ActionKind:
     check_name(task)
     actions, name = env_family(task).actions, _split(task)[1]
     if actions is None:
-        return look(task, env_args).actions
+        return inspect_env(task, env_args).actions
     return actions if isinstance(actions, str) else actions[name]
 
 
 @dataclass(frozen=True)
-class Look:
-    """What an environment of a task has, found out by making one."""
+class EnvInfo:
+    """What an environment of a task shows and takes, found out by making one."""
 
     actions: ActionKind
     num_actions: int  # discrete ones, or dimensions of continuous ones
@@ -300,17 +302,17 @@ class Look:
 
 
 @cache
-def look(task: str, env_args: tuple[str, ...] = ()) -> Look:
+def inspect_env(task: str, env_args: tuple[str, ...] = ()) -> EnvInfo:
     """Makes one environment of a task whose family makes single ones, plays it where that is asked, and closes it."""
     env = _make_plain(task, env_args)
     try:
         space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
         numbers = getattr(env, "numbers", 0)
         if not isinstance(space, spaces.Discrete):
-            return Look("continuous", space.shape[0], shape, numbers)
+            return EnvInfo("continuous", space.shape[0], shape, numbers)
         if not env_family(task).fitted:
-            return Look("discrete", int(space.n), shape, numbers)
-        return Look("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
+            return EnvInfo("discrete", int(space.n), shape, numbers)
+        return EnvInfo("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
     finally:
         close_all([env], task)
 
@@ -366,15 +368,14 @@ def check(task: str) -> None:
 
 def check_options(task: str, config: EnvironmentConfig) -> None:
     """Raises an `InputError` for options that the task's environments cannot have."""
-    own = env_family(task)
-    if config.env_args and not own.takes_env_args:
+    spec = env_family(task)
+    if config.env_args and not spec.takes_env_args:
         raise InputError(
             f"env_args: {', '.join(config.env_args)} is not allowed, as {family(task)}/… takes none; allowed: for "
             "minatar/…, gym/…, env/… and families that are registered"
         )
-    check = own.check_options
-    if check is not None:
-        check(_split(task)[1], config)
+    if spec.check_options is not None:
+        spec.check_options(_split(task)[1], config)
 
 
 def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
@@ -389,13 +390,13 @@ def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
 def check_name(task: str) -> None:
     """Raises an `InputError` with the nearest valid name unless there is such a task, installed or not."""
     kind, name = _split(task)
-    own = _load(kind)
-    if own.tasks is None:
-        if own.check_task is not None:
-            own.check_task(name)
-    elif name not in own.task_names():
+    spec = _load(kind)
+    if spec.tasks is None:
+        if spec.check_task is not None:
+            spec.check_task(name)
+    elif name not in spec.task_names():
         elsewhere = next((known for known in task_names() if known.partition("/")[2] == name), None)
-        raise unknown("task", task, (f"{kind}/{known}" for known in own.task_names()), elsewhere)
+        raise unknown("task", task, (f"{kind}/{known}" for known in spec.task_names()), elsewhere)
 
 
 def task_names() -> list[str]:
@@ -452,5 +453,5 @@ def _meant_by_id(task: str) -> str | None:
     if found is None:
         return None
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found[2]).lower()
-    own = f"{'minatar' if found[1] == 'MinAtar' else 'atari'}/{name}"
-    return own if own in task_names() else f"gym/{task}"
+    built_in = f"{'minatar' if found[1] == 'MinAtar' else 'atari'}/{name}"
+    return built_in if built_in in task_names() else f"gym/{task}"

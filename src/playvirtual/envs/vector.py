@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,13 @@ class EnvStep(NamedTuple):
 class SingleEnv(Protocol):
     """One environment. `step` does not render, so that a frame which is never read is never drawn.
 
-    An attribute `time_limit`, the frames after which every episode has ended, keeps episodes that are scored from being
-    truncated earlier (`registry.EVALUATION_LIMIT`); `action_names` names discrete actions in videos.
+    It may have these attributes beside those of the contract:
+    - `time_limit`: the frames after which every episode has ended; 0 or none: episodes that are scored are truncated
+      after `registry.EVALUATION_LIMIT`
+    - `action_names`: of discrete actions, for videos
+    - `native_action_space`: what the simulator's own `step` takes, where that is another space than `action_space`
+    - `observed_parts`: the parts of observations that are a Dict, as `ObservedParts.describe` gives them
+    - `image_shape`, `numbers`: (C, H, W) of its images at their own size, and how many numbers stand beside the image
     """
 
     frame_shape: tuple[int, int, int]  # (C, H, W)
@@ -86,10 +91,8 @@ class SyncVectorEnv:
             self._age[index] = 0
             try:
                 self._envs[index].reset(int(seed))
-            except (MemoryError, EnvError):
-                raise
             except (Exception, SystemExit) as error:
-                raise self._failed(index, f"in reset(seed={seed})", error) from error
+                self._fail(index, f"in reset(seed={seed})", error)
             self._frames[index] = self._frame(index)
         chosen = np.asarray(indices, np.intp)
         self._terminated[chosen] = False
@@ -113,10 +116,8 @@ class SyncVectorEnv:
             try:
                 reward, terminated, done = self._envs[index].step(action)
                 total += float(reward)
-            except (MemoryError, EnvError):
-                raise
             except (Exception, SystemExit) as error:
-                raise self._failed(index, f"with the action {shown(action.tolist())}", error) from error
+                self._fail(index, f"with the action {shown(action.tolist())}", error)
             if not abs(total) <= LARGEST_REWARD:  # NaN too
                 raise EnvError(
                     f"reward: {shown(reward)} is not allowed, given by {self._task!r} at frame {self._age[index]} of "
@@ -133,10 +134,8 @@ class SyncVectorEnv:
         """The present frame of one environment, of the shape and type that it has declared."""
         try:
             frame = self._envs[index].frame()
-        except (MemoryError, EnvError):
-            raise
         except (Exception, SystemExit) as error:
-            raise self._failed(index, "to show a frame", error) from error
+            self._fail(index, "to show a frame", error)
         if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape != self.frame_shape:
             found = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else shown(frame)
             raise EnvError(
@@ -145,19 +144,23 @@ class SyncVectorEnv:
             )
         return frame
 
-    def _failed(self, index: int, how: str, error: BaseException) -> EnvError:
-        if isinstance(error, InputError):  # it says in one line what is wrong already
-            return EnvError(f"{error}; at frame {self._age[index]} of an episode")
+    def _fail(self, index: int, how: str, error: BaseException) -> NoReturn:
+        """Raises what an environment has raised as an EnvError that names the task and the frame.
+
+        Memory that has run out, and what is an EnvError already, stay what they are.
+        """
+        if isinstance(error, MemoryError | EnvError):
+            raise error
         at = f"at frame {self._age[index]} of an episode"
-        return EnvError(f"environment: {self._task!r} failed {at}, {how}: {in_one_line(error)}")
+        if isinstance(error, InputError):  # it says in one line what is wrong already
+            raise EnvError(f"{error}; {at}") from error
+        raise EnvError(f"environment: {self._task!r} failed {at}, {how}: {in_one_line(error)}") from error
 
     def render(self, index: int) -> Frames:
         try:
             return self._envs[index].render()
-        except (MemoryError, EnvError):
-            raise
         except (Exception, SystemExit) as error:
-            raise self._failed(index, "to render", error) from error
+            self._fail(index, "to render", error)
 
     def close(self) -> None:
         close_all(self._envs, self._task)
@@ -172,12 +175,12 @@ def close_all(envs: Sequence[SingleEnv], task: str) -> None:
         except (Exception, SystemExit) as error:
             errors.append(error)
     if errors:
-        _say_not_closed(task, in_one_line(errors[0]))
+        _warn_not_closed(task, in_one_line(errors[0]))
 
 
 @cache
-def _say_not_closed(task: str, reason: str) -> None:
-    """Once, not after every evaluation."""
+def _warn_not_closed(task: str, reason: str) -> None:
+    """Warns once of a task that cannot be closed, not after every evaluation."""
     logging.getLogger("playvirtual").warning("%r cannot be closed: %s", task, reason)
 
 

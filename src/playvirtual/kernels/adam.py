@@ -60,7 +60,7 @@ class ClippedAdam:
         With `copy` the copies are equal to the parameters afterwards.
         """
         copied: set[int] = set()
-        if self._can_be_fused():
+        if self._prepare_fused():
             assert self._fused is not None
             norms, copied = self._fused.step(copy=copy), self._fused.copied
         else:
@@ -76,7 +76,8 @@ class ClippedAdam:
         if rest:
             torch._foreach_copy_([tensor for _, tensor in rest], [p for p, _ in rest])
 
-    def _can_be_fused(self) -> bool:
+    def _prepare_fused(self) -> bool:
+        """Whether the kernels can make this step; makes their table of addresses where it is missing or outdated."""
         if not kernels.in_use() or not _is_plain(self.adam):
             return False
         learning = [p for p in self.adam.param_groups[0]["params"] if p.grad is not None]

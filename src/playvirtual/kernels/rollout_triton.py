@@ -254,7 +254,7 @@ def rollout(
     height: int,
     width: int,
 ) -> list[Tensor]:
-    """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the way back needs …]."""
+    """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the backward pass needs …]."""
     (N, P, C), K = z.shape, actions.shape[1]
     states = z.new_empty(K + 1, N, P, C)
     states[0].copy_(z)

@@ -148,8 +148,10 @@ class ConvDynamics(Dynamics):
         )
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
-        """By the fused kernels where they can be used: one launch per step for all states of one batch and the last
-        states of another; else step by step."""
+        """As `Dynamics.rollouts`, by the fused kernels where they can be used, else step by step.
+
+        One launch per step serves a batch that keeps all states and one that keeps the last ones alone.
+        """
         if not all(self._is_fusible(batch) for batch in batches):
             return super().rollouts(*batches, frozen=frozen)
         if [batch.last_only for batch in batches] == [False, True]:
@@ -222,8 +224,10 @@ class DenseDynamics(Dynamics):
         return rescale(z) if self.rescaled else z
 
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
-        """All batches in one pass, since no sample here knows of the others; frozen ones and those without a step or
-        with different numbers of steps are left to single steps."""
+        """As `Dynamics.rollouts`, with all batches in one pass, since LayerNorm keeps samples independent.
+
+        A frozen model, and batches without a step or with different numbers of steps, are rolled out one by one.
+        """
         steps = {batch.actions.shape[1] for batch in batches}
         if frozen or len(steps) > 1 or 0 in steps:
             return super().rollouts(*batches, frozen=frozen)

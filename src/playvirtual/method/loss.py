@@ -19,8 +19,8 @@ from playvirtual.method.samplers import Sampler, check_nonnegative, check_whole
 from playvirtual.method.target_network import make_target, soft_update
 from playvirtual.method.virtual import VirtualTrajectories
 
-PROJECTION = 256  # features of the metric space of feature maps
-UNMOVED = 1_000  # calls of the loss without `update_targets` after which a warning says so
+PROJECTION_SIZE = 256  # features of the metric space of feature maps
+CALLS_BEFORE_WARNING = 1_000  # of the loss without `update_targets`
 
 
 class PlayVirtualLoss(nn.Module):
@@ -68,21 +68,18 @@ class PlayVirtualLoss(nn.Module):
         if isinstance(tau, str) or not 0 <= tau <= 1:
             raise ValueError(f"tau: {tau!r} is not allowed; allowed: numbers from 0 to 1")
         check_nonnegative("lambda_pred", lambda_pred)
-        shape: tuple[Any, ...] = tuple(latent) if isinstance(latent, Sequence) else (latent,)
-        if len(shape) not in (1, 3) or not all(isinstance(n, Integral) and int(n) > 0 for n in shape):
-            raise ValueError(f"latent: {latent!r} is not allowed; allowed: a number of features, or (C, H, W)")
-        space = action_space(actions)
+        shape, space = _latent_shape(latent), action_space(actions)
         h = _dynamics(shape, space) if forward is None else forward
         b = _dynamics(shape, space) if backward is None else backward
         g = _projector(shape) if projector is None else projector
         q = _predictor(shape) if predictor is None else predictor
         self._encoder = (encoder,)  # a tuple, so that it is no part of this module
-        self._follows = target_encoder is None
+        self._moves_target_encoder = target_encoder is None
         self.target_encoder = make_target(encoder) if target_encoder is None else target_encoder
         self.target_projector = make_target(g)
         self.tau, self.augmented, self.latent = tau, augment is not None, shape
-        self._in_range = False  # whether actions were found within the bounds of their space, as is asked once
-        self._since_targets = 0  # calls since the momentum networks moved
+        self._in_range = False  # whether actions were found within the bounds of their space, which is checked once
+        self._calls_since_update = 0  # of the loss, since `update_targets`
         self.virtual = VirtualTrajectories(
             forward=h,
             backward=b,
@@ -144,15 +141,17 @@ class PlayVirtualLoss(nn.Module):
             raise ValueError(f"mask: {tuple(mask.shape)} is not allowed; allowed: {(len(actions), self.virtual.K + 1)}")
         if not torch.compiler.is_compiling():
             self._check_range(actions)
-            self._remind()
+            self._warn_if_targets_never_move()
         inputs = self.objective.draw(actions, generator)
         z = self.objective.encode(observations, inputs)
         if tuple(z.shape[1:]) != self.latent:
             raise ValueError(
                 f"latent: {self.latent} is not allowed; allowed: {tuple(z.shape[1:])}, as the encoder has it"
             )
-        augmented = self.augmented  # without augmentation all views of s_t are the same: one serves all cycles
-        targets = self.objective.targets(observations, inputs) if augmented else self._targets(observations)
+        if self.augmented:
+            targets = self.objective.targets(observations, inputs)
+        else:
+            targets = self._targets_of_one_view(observations)
         return self.objective.losses(z, targets, actions, inputs, mask)
 
     def total(self, losses: dict[str, Tensor], step: Tensor | float | None = None) -> Tensor:
@@ -162,8 +161,8 @@ class PlayVirtualLoss(nn.Module):
 
     def update_targets(self) -> None:
         """The momentum networks take `tau` of the online ones; a `target_encoder` that was given is left alone."""
-        self._since_targets = 0
-        if self._follows:
+        self._calls_since_update = 0
+        if self._moves_target_encoder:
             soft_update(self.target_encoder, self._encoder[0], self.tau)
         assert isinstance(self.objective.g, nn.Module)
         soft_update(self.target_projector, self.objective.g, self.tau)
@@ -171,11 +170,12 @@ class PlayVirtualLoss(nn.Module):
     @torch.no_grad()
     def action_dependence(self, observations: Tensor, generator: torch.Generator | None = None) -> float:
         """How much the forward model's prediction from observations (N, …) depends on the action, from 0 to 1."""
-        z = _measured(self._encoder[0], observations)
+        z = _without_side_effects(self._encoder[0], observations)
         return action_dependence(self.virtual.h, z, self.virtual.actions, generator)
 
     @torch.no_grad()
-    def _targets(self, observations: Tensor) -> Targets:
+    def _targets_of_one_view(self, observations: Tensor) -> Targets:
+        """The targets without augmentation, where all views of s_t are the same: one serves all M cycles."""
         B, steps = observations.shape[:2]
         z_tilde = self.target_encoder(observations.flatten(0, 1))
         now, future = self.target_projector(z_tilde).unflatten(0, (B, steps)).split([1, steps - 1], 1)
@@ -196,7 +196,7 @@ class PlayVirtualLoss(nn.Module):
 
     @torch.no_grad()
     def _check_range(self, actions: Tensor) -> None:
-        """Recorded actions must be of the space that virtual ones are drawn from; asked once, as it waits for a GPU."""
+        """Raises unless recorded actions lie in the space of the virtual ones; done once, since it waits for a GPU."""
         if self._in_range or not len(actions):
             return
         space = self.virtual.actions
@@ -211,13 +211,13 @@ class PlayVirtualLoss(nn.Module):
             )
         self._in_range = True
 
-    def _remind(self) -> None:
-        """Says once that the targets do not move, where gradients were asked for many times and they never did."""
-        self._since_targets += torch.is_grad_enabled() and self.tau > 0
-        if self._since_targets == UNMOVED:
+    def _warn_if_targets_never_move(self) -> None:
+        """Warns once, after many calls with gradients, that `update_targets` was not called."""
+        self._calls_since_update += torch.is_grad_enabled() and self.tau > 0
+        if self._calls_since_update == CALLS_BEFORE_WARNING:
             warnings.warn(
-                f"update_targets() was not called in {UNMOVED:,} calls of PlayVirtualLoss: its targets are those of an "
-                "old encoder; call it after each step of the optimizer",
+                f"update_targets() was not called in {CALLS_BEFORE_WARNING:,} calls of PlayVirtualLoss: its targets "
+                "are those of an old encoder; call it after each step of the optimizer",
                 stacklevel=4,
             )
 
@@ -233,15 +233,15 @@ def action_dependence(
     """
     space = action_space(actions)
     a = space.uniform((len(z) * draws,), generator, z.device)
-    next_z = _measured(forward, z.repeat_interleave(draws, 0), a)  # (N · draws, …)
+    next_z = _without_side_effects(forward, z.repeat_interleave(draws, 0), a)  # (N · draws, …)
     predicted = next_z.flatten(1).unflatten(0, (len(z), draws))  # (N, draws, D)
     within, total = predicted.var(1).mean(), predicted.flatten(0, 1).var(0).mean()
     # Two estimates, of which the first may by chance be the larger one.
     return min(1.0, float(within / total.clamp_min(torch.finfo(total.dtype).tiny)))
 
 
-def _measured(model: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """model(*inputs), which changes nothing in a module: BatchNorm's running statistics are written to copies."""
+def _without_side_effects(model: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """model(*inputs) with BatchNorm's running statistics, and all other buffers of a module, left as they are."""
     if not isinstance(model, nn.Module):
         return model(*inputs)
     copies = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -270,6 +270,14 @@ class _Views:
         return views if self.function is None else self.function(views)
 
 
+def _latent_shape(latent: Any) -> tuple[int, ...]:
+    """(features,) or (C, H, W); raises a ValueError for anything else."""
+    shape: tuple[Any, ...] = tuple(latent) if isinstance(latent, Sequence) else (latent,)
+    if len(shape) not in (1, 3) or not all(isinstance(n, Integral) and int(n) > 0 for n in shape):
+        raise ValueError(f"latent: {latent!r} is not allowed; allowed: a number of features, or (C, H, W)")
+    return shape
+
+
 def _dynamics(shape: tuple[int, ...], space: ActionSpace) -> Dynamics:
     if len(shape) == 1:
         return DenseDynamics(shape[0], space, 2 * shape[0])
@@ -284,8 +292,8 @@ def _dynamics(shape: tuple[int, ...], space: ActionSpace) -> Dynamics:
 def _projector(shape: tuple[int, ...]) -> nn.Module:
     if len(shape) == 1:
         return ProjectionHead(shape[0], shape[0])
-    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], PROJECTION))
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], PROJECTION_SIZE))
 
 
 def _predictor(shape: tuple[int, ...]) -> nn.Module:
-    return ProjectionHead(shape[0], shape[0]) if len(shape) == 1 else nn.Linear(PROJECTION, PROJECTION)
+    return ProjectionHead(shape[0], shape[0]) if len(shape) == 1 else nn.Linear(PROJECTION_SIZE, PROJECTION_SIZE)

@@ -160,16 +160,16 @@ class SelfPrediction(nn.Module):
         images = images if rl_images is None else torch.cat([images, rl_images])
         z_tilde = encode_views(self._encoders[1], self.augment, images, inputs.target, source)
         states = self.K + 1 - first
-        own, recorded_z, cycle = z_tilde.split([R, B * states, B * self.views])
+        z_rl, recorded_z, cycle = z_tilde.split([R, B * states, B * self.views])
         if not self.K:
-            return Targets(own, recorded_z, cycle)
+            return Targets(z_rl, recorded_z, cycle)
         if self.virtual is None or self.virtual.g is not None:  # one product for both
             projected, cycle = self.g_m(z_tilde[R:]).split([B * states, B * self.views])
         else:
             projected, cycle = self.g_m(recorded_z), cycle.flatten(1)
         projected, cycle = projected.unflatten(0, (B, states)), cycle.unflatten(0, (B, self.views))
         past = projected[:, : self.K] if self.backward_prediction else None
-        return Targets(own, projected[:, -self.K :], cycle, past)
+        return Targets(z_rl, projected[:, -self.K :], cycle, past)
 
     def losses(
         self,

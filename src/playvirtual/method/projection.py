@@ -20,7 +20,7 @@ def squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
     return (prediction - target).square().mean(-1)
 
 
-def normalised_squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
+def normalized_squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
     """`cosine_distance` with the mean over the last dimension in place of the sum."""
     return cosine_distance(prediction, target) / prediction.shape[-1]
 
@@ -29,7 +29,7 @@ def normalised_squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
 DISTANCES = {
     "cosine": cosine_distance,
     "mse": squared_distance,
-    "normalised-mse": normalised_squared_distance,
+    "normalised-mse": normalized_squared_distance,
 }
 
 

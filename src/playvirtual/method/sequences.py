@@ -40,17 +40,7 @@ def sample_sequences(
     """
     for name, number in (("K", K), ("batch_size", batch_size)):
         check_whole(name, number, 1)
-    for name, array in (("observations", observations), ("actions", actions), ("dones", dones)):
-        if len(getattr(array, "shape", ())) < 2:
-            kind = f"of shape {tuple(array.shape)}" if hasattr(array, "shape") else f"a {type(array).__name__}"
-            raise ValueError(f"{name}: {kind} is not allowed; allowed: arrays or tensors (capacity, environments, …)")
-    capacity, environments = actions.shape[:2]
-    for name, array in (("observations", observations), ("dones", dones), ("next_observations", next_observations)):
-        if array is not None and tuple(array.shape[:2]) != (capacity, environments):
-            raise ValueError(
-                f"{name}: of shape {tuple(array.shape)} is not allowed; allowed: ({capacity}, {environments}, …), as "
-                "actions have it"
-            )
+    capacity, environments = _checked_sizes(observations, actions, dones, next_observations)
     entries = K if next_observations is not None else K + 1
     if not entries <= size <= capacity:
         raise ValueError(
@@ -71,3 +61,19 @@ def sample_sequences(
         states = torch.cat([read(observations, rows[:, :1]), read(next_observations, rows)], 1)
         mask = torch.cat([alive[:, :1], alive[:, :K]], 1)
     return Sequences(states.to(device), read(actions, rows[:, :K]).to(device), mask.to(device))
+
+
+def _checked_sizes(observations: Any, actions: Any, dones: Any, next_observations: Any) -> tuple[int, int]:
+    """(capacity, environments) of a ring buffer; raises a ValueError for an array that has other ones."""
+    for name, array in (("observations", observations), ("actions", actions), ("dones", dones)):
+        if len(getattr(array, "shape", ())) < 2:
+            kind = f"of shape {tuple(array.shape)}" if hasattr(array, "shape") else f"a {type(array).__name__}"
+            raise ValueError(f"{name}: {kind} is not allowed; allowed: arrays or tensors (capacity, environments, …)")
+    capacity, environments = actions.shape[:2]
+    for name, array in (("observations", observations), ("dones", dones), ("next_observations", next_observations)):
+        if array is not None and tuple(array.shape[:2]) != (capacity, environments):
+            raise ValueError(
+                f"{name}: of shape {tuple(array.shape)} is not allowed; allowed: ({capacity}, {environments}, …), as "
+                "actions have it"
+            )
+    return capacity, environments

@@ -69,7 +69,7 @@ def _positions_at(cumulative: Tensor, u: Tensor) -> Tensor:
 
 
 class PrioritizedSampler:
-    """Prioritised replay (Schaul et al., 2016): P(i) ∝ p_i^α, with importance weights (1 / P(i))^β.
+    """Prioritized replay (Schaul et al., 2016): P(i) ∝ p_i^α, with importance weights (1 / P(i))^β.
 
     The importance weights are scaled so that the largest in a batch is 1. An entry has priority 0 until the
     max(K, n_step) entries after it exist, then 1 until its first update, and 0 again once frames of its stack are

@@ -91,7 +91,7 @@ def load_agent(config: Config, path: Path, device: str | torch.device) -> Agent:
         raise InputError(f"checkpoint: {str(path / WEIGHTS)!r} cannot be used (not all of its weights are finite)")
     configure_torch(chosen, config.precision, config.threads)
     agent = _make_agent(config, path, observation_shape, action_space, chosen)
-    with _fitting(path):
+    with _refusing_misfits(path):
         load_policy_state_dict(agent, weights)
     if isinstance(agent, ExploresByStep):
         agent.explore_as_at(read_step(path))
@@ -103,7 +103,7 @@ def load_trained_agent(config: Config, path: Path, device: torch.device) -> Agen
     observation_shape, action_space = read_shapes(path)
     agent = _make_agent(config, path, observation_shape, action_space, device)
     state = read_agent_state(path)
-    with _fitting(path):
+    with _refusing_misfits(path):
         agent.load_state_dict(state)
     return agent
 
@@ -112,13 +112,13 @@ def _make_agent(
     config: Config, path: Path, observation_shape: tuple[int, int, int], space: ActionSpace, device: torch.device
 ) -> Agent:
     """An untrained agent of the shapes in a checkpoint, which need not fit the configuration."""
-    with _fitting(path):
+    with _refusing_misfits(path):
         return make_agent(config, observation_shape, space, device, seed=0)
 
 
 def read_agent_state(path: Path) -> dict[str, Any]:
     """The `state_dict` of the agent in a checkpoint."""
-    with _fitting(path):
+    with _refusing_misfits(path):
         return files.as_record(files.as_record(read_state(path).state)["agent"])
 
 
@@ -126,7 +126,7 @@ class TrainingState(NamedTuple):
     """What a checkpoint holds of training beside the replay's frames."""
 
     state: Any  # as `flatten_state` was given it
-    positions: dict[str, int]  # bytes of each JSONL log
+    log_sizes: dict[str, int]  # bytes of each JSONL log
     clock: dict[str, float]  # seconds by part
     config: dict[str, Any]  # the options, but those that may change; unchecked, and empty before they were recorded
 
@@ -134,7 +134,7 @@ class TrainingState(NamedTuple):
 def read_state(path: Path) -> TrainingState:
     """The state of training in a checkpoint."""
     tensors = checkpoint.read_tensors(path, STATE)
-    with _fitting(path):
+    with _refusing_misfits(path):
         record = files.as_record(files.parse_json(checkpoint.read(path, STATE_TREE)))
         return TrainingState(
             unflatten_state(files.entry(record, "tree"), tensors),
@@ -145,7 +145,7 @@ def read_state(path: Path) -> TrainingState:
 
 
 @contextmanager
-def _fitting(path: Path) -> Iterator[None]:
+def _refusing_misfits(path: Path) -> Iterator[None]:
     """Turns whatever a checkpoint that does not fit its agent raises into one line."""
     try:
         yield
@@ -196,6 +196,7 @@ class PolicyRecord(NamedTuple):
 
 
 def _read_record(path: Path) -> PolicyRecord:
+    """The content of agent.json, checked."""
     try:
         record = files.as_record(files.parse_json(checkpoint.read(path, RECORD)))
         step = files.as_whole(files.entry(record, "step"), "step")

@@ -23,8 +23,8 @@ from playvirtual.messages import logger
 from playvirtual.runs.atomic_io import fsync, write_synced
 from playvirtual.runs.state import from_bytes
 
-KEPT = 2
-MANIFEST = "manifest.json"
+KEPT = 2  # complete checkpoints of a run
+MANIFEST = "manifest.json"  # file name → SHA-256
 
 Content = bytes | Callable[[], bytes]
 
@@ -168,6 +168,7 @@ def read_tensors(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def _manifest(path: Path) -> dict[str, str]:
+    """The checksum of every file of a checkpoint; an InputError if their list is damaged."""
     try:
         sums = files.read_record(path / MANIFEST, "checkpoint")
     except Unreadable as error:

@@ -73,7 +73,7 @@ def returns(run: Path, step: int) -> list[float] | None:
     return [float(r) for r in found[0]["returns"]] if found else None
 
 
-def positions(run: Path) -> dict[str, int]:
+def synced_sizes(run: Path) -> dict[str, int]:
     """The size of each log in bytes, after all of them have been synced to the disk."""
     sync(run)
     found = {name: _file(run, name) for name in NAMES}
@@ -97,14 +97,14 @@ def check_regular(run: Path) -> None:
         _content(run, name)
 
 
-def rewind(run: Path, positions: Mapping[str, int], step: int) -> list[str]:
-    """Truncates the logs to the positions of a checkpoint, but keeps the evaluation of its `step`, if it is complete.
+def rewind(run: Path, sizes: Mapping[str, int], step: int) -> list[str]:
+    """Truncates the logs to their sizes at a checkpoint, but keeps the evaluation of its `step`, if it is complete.
 
     An evaluation follows from its checkpoint alone: if its line exists, it need not be repeated. Lines that are removed
     are appended to a file of their own first, NAME.jsonl.removed. A log that does not fit the checkpoint keeps its
     undamaged lines; the answer has one message for each such log.
     """
-    return [problem for name in NAMES if (problem := _rewind(run, name, positions.get(name, 0), step))]
+    return [problem for name in NAMES if (problem := _rewind(run, name, sizes.get(name, 0), step))]
 
 
 def _rewind(run: Path, name: str, size: int, step: int) -> str:
@@ -157,18 +157,18 @@ def _record(line: bytes) -> Record | None:
         record = files.as_record(files.parse_json(line)) if line.endswith(b"\n") else None
         if record is not None:
             files.as_whole(files.entry(record, "step"), "step")
-            returns = files.as_numbers(record.get("returns", []), "returns")
-            if "mean" in record and returns and not _is_mean(files.as_number(record["mean"], "mean"), returns):
+            values = files.as_numbers(record.get("returns", []), "returns")
+            if "mean" in record and values and not _is_mean(files.as_number(record["mean"], "mean"), values):
                 return None
     except ValueError:
         return None
     return record
 
 
-def _is_mean(mean: float, returns: Sequence[float]) -> bool:
-    """Whether it is the mean of the returns, but for rounding: a flipped bit leaves a number, which is another one."""
-    largest = max(1.0, *map(abs, returns))
-    return abs(mean - sum(value / len(returns) for value in returns)) <= MEAN_ROUNDING * largest
+def _is_mean(mean: float, values: Sequence[float]) -> bool:
+    """Whether it is the mean of the values, but for rounding: a flipped bit leaves a number, which is another one."""
+    largest = max(1.0, *map(abs, values))
+    return abs(mean - sum(value / len(values) for value in values)) <= MEAN_ROUNDING * largest
 
 
 def _step(line: bytes) -> float:

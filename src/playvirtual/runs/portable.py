@@ -41,7 +41,7 @@ class PolicyNetwork(nn.Module):
 class PartsNetwork(nn.Module):
     """The acting network of an agent that has learned from an image and numbers beside it, which become planes here.
 
-    `image` is (N, depth·C, H, W) of uint8, the images of the last `depth` frames in the agent's colours and size;
+    `image` is (N, depth·C, H, W) of uint8, the images of the last `depth` frames in the agent's colors and size;
     `numbers` (N, depth, n) of float64, the numbers of the same frames as the environment gives them, vector after
     vector. NaN stands for the numbers of a frame before the episode's first one, where the stack is filled with zeros.
     """

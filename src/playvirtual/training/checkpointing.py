@@ -31,7 +31,7 @@ class RunPosition(NamedTuple):
     clock: Mapping[str, float]  # seconds by part
 
 
-# When a run resumes; its environment may have been moved to another module, which its task names.
+# Options that may differ when a run resumes; the task, because its environment may have moved to another module.
 MAY_CHANGE = ("task", "steps", "stop_at_score", "device")
 
 

@@ -145,6 +145,7 @@ def play_episodes(
     started = steps = 0
 
     def start_episodes(idle: Sequence[int]) -> None:
+        """Starts the next episodes in envs that play none, as far as seeds are left."""
         nonlocal started
         indices = list(idle)[: len(seeds) - started]
         if not indices:

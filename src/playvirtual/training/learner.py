@@ -33,11 +33,11 @@ class NonFiniteGuard:
 
     def __init__(self, device: torch.device) -> None:
         self._all_finite = torch.ones((), dtype=torch.bool, device=device)  # of all updates so far
-        self._count = torch.zeros((), dtype=torch.int64, device=device)  # updates up to the first bad one
+        self._count = torch.zeros((), dtype=torch.int64, device=device)  # updates up to the first non-finite one
         self._names: dict[int, list[str]] = {}
         self._losses: dict[int, Tensor] = {}  # kind → (losses,)
         self._positions: dict[int, dict[str, Tensor]] = {}
-        self._keep: Callable[..., None] = keep_until_bad
+        self._keep: Callable[..., None] = keep_until_nonfinite
 
     def check(self, kind: int, metrics: Mapping[str, Tensor], positions: Mapping[str, Tensor]) -> None:
         """Records one update unless an earlier one was not finite."""
@@ -59,7 +59,7 @@ class NonFiniteGuard:
 
     def compile(self) -> None:
         """Compiles what is done in every update."""
-        self._keep = torch.compile(keep_until_bad)
+        self._keep = torch.compile(keep_until_nonfinite)
 
     def found(self) -> NonFinite | None:
         """The first non-finite update, if there was one; waits for the device."""
@@ -79,9 +79,9 @@ class NonFiniteGuard:
         self._count.copy_(state["count"])
 
 
-def keep_until_bad(
+def keep_until_nonfinite(
     all_finite: Tensor,  # () bool: so far
-    count: Tensor,  # () updates up to the first bad one
+    count: Tensor,  # () updates up to the first non-finite one
     losses: Sequence[Tensor],  # () each
     kept_losses: Tensor,  # (losses,)
     positions: Sequence[Tensor],

@@ -89,6 +89,7 @@ def run(
 
 
 def _start(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder, RunLock], Runner]) -> Run:
+    """Trains a new run, whose folder is made once its trainer could be."""
     RunFolder.refuse_existing(path)
     with closing(Trainer(config)) as trainer:
         folder = RunFolder.create(path)
@@ -99,6 +100,7 @@ def _start(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder
 
 
 def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolder, RunLock], Runner]) -> Run:
+    """Resumes a run from its last good checkpoint; one that is finished, or was stopped early, is returned as it is."""
     if files.kind(path, "run_dir") != "folder":
         raise InputError(f"run_dir: {shown(path)} is a file; allowed: a run folder")
     folder = RunFolder(path)
@@ -347,19 +349,21 @@ class Runner:
         self._tell("on_checkpoint", CheckpointEvent, self._write_checkpoint())
 
     def _write_checkpoint(self) -> Path:
-        trainer, run = self.trainer, self.folder.path
+        """Writes a checkpoint of this step; raises a RunError if a loss or a weight is not finite."""
+        trainer, path = self.trainer, self.folder.path
         self._refuse_nonfinite_losses()
         with trainer.clock.measure("checkpoint"), self._naming_the_path():
-            position = RunPosition(jsonl.positions(run), trainer.clock.seconds())
+            position = RunPosition(jsonl.synced_sizes(path), trainer.clock.seconds())
             try:
-                files = checkpoint_files(trainer, position)
+                contents = checkpoint_files(trainer, position)
             except NonFiniteWeights:
                 problem = f"weights: not all of them are finite at step {trainer.global_step}"
                 raise RunError(f"{problem}; {self._last_good()}") from None
-            self.last_checkpoint = checkpoint.save(run, trainer.global_step, files)
+            self.last_checkpoint = checkpoint.save(path, trainer.global_step, contents)
         return self.last_checkpoint
 
     def _refuse_nonfinite_losses(self) -> None:
+        """Raises a RunError at the first update with a non-finite loss, whose batch it records in nonfinite.json."""
         found = self.trainer.learner.guard.found()
         if found is None:
             return
@@ -425,6 +429,7 @@ class Runner:
         return f"; its traceback is in {file}"
 
     def _last_good(self) -> str:
+        """How an error ends: with the last good checkpoint and the command that resumes the run from it."""
         if self.last_checkpoint is None:
             return "there is no checkpoint yet"
         return f"last good checkpoint: {self.last_checkpoint}; to resume: {self.resume_command}"
@@ -432,8 +437,8 @@ class Runner:
     def _progress_note(self) -> str:
         """The last episode's return and the last evaluation's score."""
         score = float(np.mean(self.returns)) if self.returns else None
-        shown = [("return", self.trainer.last_return), ("score", score)]
-        return ", ".join(f"{name} {value:.1f}" for name, value in shown if value is not None)
+        results = [("return", self.trainer.last_return), ("score", score)]
+        return ", ".join(f"{name} {value:.1f}" for name, value in results if value is not None)
 
 
 def evaluation_due(config: Config, step: int) -> bool:

@@ -48,13 +48,13 @@ class Trainer:
         self.device = device = resolve_device(config.device)
         configure_torch(device, config.precision, config.threads)
         check_memory(device, {"one observation": config.environment.frame_stack * config.environment.image_size**2})
-        seeds = np.random.SeedSequence(config.seed).generate_state(3)
-        self.random = np.random.default_rng(int(seeds[0]))  # random actions before learning starts
-        self.generator = torch.Generator(device).manual_seed(int(seeds[1]))  # everything drawn on the device
+        play_seed, device_seed, weights_seed = map(int, np.random.SeedSequence(config.seed).generate_state(3))
+        self.random = np.random.default_rng(play_seed)  # random actions before learning starts
+        self.generator = torch.Generator(device).manual_seed(device_seed)  # everything drawn on the device
 
         self.env = TrainingEnv(config)
         try:
-            self._make_learner(int(seeds[2]), warm_start=warm_start, pretrained=pretrained)
+            self._make_learner(weights_seed, warm_start=warm_start, pretrained=pretrained)
         except BaseException:
             self.env.close()  # nobody else can: there will be no trainer
             raise
@@ -151,9 +151,10 @@ class Trainer:
             self._truncated_frame = None
 
     def make_due_updates(self) -> None:
-        """The updates that are due in the present step."""
-        learning_steps = self.step + 1 - self.config.replay.learning_starts + 1
-        due = int(learning_steps * self.config.agent.updates_per_step + 1e-9)
+        """Makes the updates that are due in the present step, of which step number `learning_starts` has the first."""
+        present = self.step + 1  # steps are counted from 1
+        learning_steps = present - self.config.replay.learning_starts + 1  # the present one included
+        due = int(learning_steps * self.config.agent.updates_per_step + 1e-9)  # in floats 100 · 0.29 is less than 29
         with self.clock.measure("update"):
             if learning_steps > 0 and self.learner.updates < due:
                 self.learner.schedule.set(self.global_step + self.config.frames_per_step)

@@ -172,7 +172,7 @@ def test_an_environment_that_is_done_stays_as_it_is_while_the_others_play(settin
         assert np.array_equal(envs.step(np.array([2, 0])).frames[0], alone.step(np.array([2])).frames[0])
 
 
-def test_colour_frames(settings):
+def test_frames_and_renderings_in_color(settings):
     envs = make("atari/pong", 1, training=True, config=settings(grayscale=False, image_size=96))
     assert envs.reset([0], [0]).shape == (1, 3, 96, 96)
     frames = envs.step(np.array([0])).frames
@@ -184,7 +184,7 @@ def test_colour_frames(settings):
 @pytest.mark.slow
 @pytest.mark.parametrize(("game", "repeat"), [("breakout", 4), ("ms_pacman", 4), ("pong", 1), ("seaquest", 3)])
 def test_renderings_are_the_games_own_screen(settings, game, repeat):
-    """Colour frames at the screen's own width are compared with renderings, from within a game into the next one."""
+    """Color frames at the screen's own width are compared with renderings, from within a game into the next one."""
     config = settings(grayscale=False, image_size=160, action_repeat=repeat)
     envs = make(f"atari/{game}", 2, training=False, config=config)
     rng = np.random.default_rng(3)

@@ -49,7 +49,7 @@ def test_the_names_are_the_suites():
 
 @drawn
 @pytest.mark.parametrize("task", SIX)
-def test_the_six_tasks(pixels, task):
+def test_spaces_and_frames_of_the_six_tasks(pixels, task):
     env = make(f"dmc/{task}", 1, training=True, config=pixels)
     assert env.frame_shape == (3, 100, 100)
     assert env.action_space.shape == (SIX[task][0],)

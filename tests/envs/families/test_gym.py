@@ -91,7 +91,7 @@ def test_image_observations_are_resized_and_discrete_actions_count_from_0(settin
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colours_may_come_first(settings, channels):
+def test_colors_may_come_first(settings, channels):
     config = settings(image_size=10, grayscale=False, action_repeat=1)
     env = make(f"gym/PlayvirtualFirst{channels}-v0", 1, training=True, config=config)
     assert env.frame_shape == (channels, 10, 10)

@@ -80,7 +80,7 @@ def test_a_frame_limit_ends_an_endless_game(settings):
     assert not steps[-1].terminated[0]
 
 
-def test_renderings_are_in_colour(settings):
+def test_renderings_are_in_color(settings):
     env = make("minatar/seaquest", 1, training=True, config=settings())
     env.reset([0], [0])
     rendered = env.render(0)

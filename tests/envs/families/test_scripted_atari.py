@@ -29,7 +29,7 @@ GAME = [Answer(3, 10), Answer(4), Answer(3, -7), Answer(3), Answer(2), Answer(1,
 
 
 class Emulator:
-    """Stands in for ALE's vectorised emulator; plays `game`, of three lives at its start."""
+    """Stands in for ALE's vectorized emulator; plays `game`, of three lives at its start."""
 
     made: list[Emulator]
     game: list[Answer]

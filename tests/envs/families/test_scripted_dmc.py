@@ -43,7 +43,7 @@ class Suite:
 
 
 class Camera:
-    """Shows the time in its colours, (10 t, 20 t, 30 t)."""
+    """Shows the time in its colors, (10 t, 20 t, 30 t)."""
 
     def __init__(self, physics: Any, height: int, width: int, camera_id: int) -> None:
         assert camera_id == 0
@@ -51,8 +51,8 @@ class Camera:
         self.suite = next(suite for suite in SUITES if suite.physics is physics)
 
     def render(self) -> Any:
-        colour = np.array([10, 20, 30], np.uint8) * self.suite.time
-        return np.tile(colour, self.shape).astype(np.uint8)
+        color = np.array([10, 20, 30], np.uint8) * self.suite.time
+        return np.tile(color, self.shape).astype(np.uint8)
 
 
 SUITES: list[Suite] = []

@@ -52,11 +52,11 @@ def test_a_video_is_the_rendered_frame_above_a_strip(tmp_path: Path) -> None:
         assert full[height:].any()
     captioned.save_gif(tmp_path / "play.gif")
     with Image.open(tmp_path / "play.gif") as video:
-        assert 1 < video.n_frames <= len(plain.frames)  # equal neighbours are merged
+        assert 1 < video.n_frames <= len(plain.frames)  # equal neighbors are merged
 
 
-def test_mp4(tmp_path: Path) -> None:
-    """Read back frame by frame: as many as were taken, even sides, the same colours but for the codec's loss."""
+def test_an_mp4_has_every_frame_and_its_colors(tmp_path: Path) -> None:
+    """Read back frame by frame: as many as were taken, even sides, the same colors but for the codec's loss."""
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     recorder = Recorder()
     shades = np.linspace(0, 255, 12).astype(np.uint8)

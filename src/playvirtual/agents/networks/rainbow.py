@@ -16,9 +16,9 @@ from playvirtual.kernels.convolution import conv_relu
 from playvirtual.method import Augmentation, rescale
 from playvirtual.replay.augmentation import RandomShift
 
-SetNoise = Callable[[list[Tensor], Tensor], None]
+SetNoise = Callable[[list[Tensor], Tensor], None]  # `set_noise`, compiled or not
 
-FEW = 16  # rows: for fewer it costs more to concatenate weights than to use them one by one
+FEW_ROWS = 16  # for fewer it costs more to concatenate weights than to use them one by one
 
 
 class PixelEncoder(nn.Module):
@@ -44,8 +44,8 @@ class PixelEncoder(nn.Module):
     def encode_views(
         self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None
     ) -> Tensor:  # (N, C, H, W) uint8 -> (V, c, h, w) or (V, latent)
-        """What the encoder makes of random views of images."""
-        z: Tensor = self(augment(images, randoms) if source is None else augment(images, randoms, source))
+        """f of random views of images."""
+        z: Tensor = self(augment(images, randoms, source))
         return z
 
     def _latent(self, maps: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class RainbowEncoder(PixelEncoder):
         return x
 
     def encode_views(self, augment: Augmentation, images: Tensor, randoms: Any, source: Tensor | None = None) -> Tensor:
-        """What the encoder makes of random views of images; shifts of them may never be made in memory."""
+        """f of random views of images; a kernel may shift and convolve at once, so that no view lies in memory."""
         maps = None
         if isinstance(augment, RandomShift) and not self.background:
             maps = augment.convolved(images, randoms, self.convs, source)
@@ -93,7 +93,7 @@ class RainbowEncoder(PixelEncoder):
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer whose weights are μ + σ ⊙ ε with factorised Gaussian noise ε, redrawn by `resample`."""
+    """A linear layer whose weights are μ + σ ⊙ ε with factorized Gaussian noise ε, redrawn by `resample`."""
 
     def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class NoisyLinear(nn.Module):
         return self.weight_mu + self.weight_sigma * noise, self.bias_mu + self.bias_sigma * self.noise_out
 
     def forward(self, x: Tensor, noisy: bool = True) -> Tensor:  # (N, inputs) -> (N, outputs)
-        if not noisy or len(x) >= FEW:
+        if not noisy or len(x) >= FEW_ROWS:
             return F.linear(x, *self.weights(noisy))
         # (σ ⊙ ε_out ε_inᵀ) x = ε_out ⊙ (σ (ε_in ⊙ x)): for an action or two the noisy weights are not worth forming.
         mean = F.linear(x, self.weight_mu, self.bias_mu)
@@ -171,7 +171,7 @@ class DuelingHead(nn.Module):
     def _hidden(self, z: Tensor, noisy: bool) -> Tensor:
         """Value's and advantage's first layers, for a batch by one product. (N, …) -> (N, 2·hidden)."""
         layers = self.value.hidden, self.advantage.hidden
-        if len(z) < FEW:
+        if len(z) < FEW_ROWS:
             return torch.cat([layer(z.flatten(1), noisy) for layer in layers], 1)
         weight, bias = (torch.cat(both) for both in zip(*(layer.weights(noisy) for layer in layers), strict=True))
         if z.dim() == 4 and kernels.saves_launches(z):
@@ -181,7 +181,7 @@ class DuelingHead(nn.Module):
 
     def _outputs(self, hidden: Tensor, noisy: bool) -> tuple[Tensor, Tensor]:
         """Value's and advantage's second layers, (N, 2·hidden) -> (N, atoms), (N, |A|·atoms)."""
-        if len(hidden) < FEW or not kernels.saves_launches(hidden):
+        if len(hidden) < FEW_ROWS or not kernels.saves_launches(hidden):
             value, advantage = hidden.chunk(2, 1)
             return self.value.out(value, noisy), self.advantage.out(advantage, noisy)
         (value, value_bias), (advantage, advantage_bias) = (
@@ -243,7 +243,7 @@ def _apply(layer: nn.Module, x: Tensor, noisy: bool) -> Tensor:
 
 
 def xavier_uniform(module: nn.Module) -> None:
-    """Initialises one linear or convolutional layer by Glorot and Bengio's uniform rule, biases 0; no other one."""
+    """Initializes one linear or convolutional layer by Glorot and Bengio's uniform rule, biases 0; no other one."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:

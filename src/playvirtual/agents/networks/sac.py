@@ -15,7 +15,7 @@ from playvirtual.kernels.linear import linear
 
 
 def orthogonal(module: nn.Module) -> None:
-    """Initialises one layer: linear weights orthogonal, convolutions delta-orthogonal, biases 0."""
+    """Initializes one layer: linear weights orthogonal, convolutions delta-orthogonal, biases 0."""
     if isinstance(module, nn.Linear):
         nn.init.orthogonal_(module.weight)
         nn.init.zeros_(module.bias)

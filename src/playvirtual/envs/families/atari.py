@@ -1,4 +1,4 @@
-"""Atari games on ALE's vectorised C++ emulator, under the protocol of Atari-100k."""
+"""Atari games on ALE's vectorized C++ emulator, under the protocol of Atari-100k."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Atari:
     `life_loss_is_terminal` a lost life is `terminated` but not `done`; without it only the end of a game is terminated.
     An episode is truncated before an action that would pass `max_episode_frames`, no-ops not counted.
 
-    Every environment has an emulator with a thread of its own: one vectorised emulator for all would step every game at
+    Every environment has an emulator with a thread of its own: one vectorized emulator for all would step every game at
     every call, also those that are done, and few games of an evaluation are as long as the longest.
     """
 
@@ -140,7 +140,7 @@ class Atari:
         self._lives[index] = lives
 
     def render(self, index: int) -> Frames:
-        """The game's screen in colour; the first call for an environment plays its episode again."""
+        """The game's screen in color; the first call for an environment plays its episode again."""
         if index not in self._replays:
             self._replays[index] = ColorReplay(self._game, self._action_repeat)
         return enlarge(self._replays[index].screen(self._episodes[index]), RENDER_SCALE)
@@ -177,7 +177,7 @@ def _make_emulator(game: str, config: EnvironmentConfig) -> Any:
 
 
 def _channels_first(screens: Frames) -> Frames:
-    """An emulator's (1, 1, H, W) gray or (1, 1, H, W, 3) colour screen as (C, H, W)."""
+    """An emulator's (1, 1, H, W) gray or (1, 1, H, W, 3) color screen as (C, H, W)."""
     plane: Frames = screens[0] if screens.ndim == 4 else screens[0, 0].transpose(2, 0, 1)
     return plane
 
@@ -191,7 +191,7 @@ class Episode(NamedTuple):
 
 
 class ColorReplay:
-    """Plays an episode again on ALE's plain interface for its colour screens, which the vectorised one does not give.
+    """Plays an episode again on ALE's plain interface for its color screens, which the vectorized one does not give.
 
     Seed, no-ops and actions decide a game, so the screens are the same, frame by frame.
     """

@@ -32,17 +32,17 @@ RENDER_SIZE = 300  # pixels, about, to which a smaller image is enlarged
 class GymEnv:
     """A Gymnasium environment: its observations if they are images, else what it renders as `rgb_array`.
 
-    Images are gray or have three colours, first or last, and are reduced by area to a square; four channels are
-    refused, as they may be colours with opacity or a stack of four frames. Discrete actions count from 0; a box is
+    Images are gray or have three colors, first or last, and are reduced by area to a square; four channels are
+    refused, as they may be colors with opacity or a stack of four frames. Discrete actions count from 0; a box is
     flattened and its finite bounds are scaled to [−1, 1]. Observations may be a Dict of one image and vectors, whose
-    numbers follow the colours as planes of a frame.
+    numbers follow the colors as planes of a frame.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], task: str, image_size: int, *, grayscale: bool) -> None:
         """`task` is the name that errors give."""
         self._env, self._task = env, task
-        shown = env.observation_space
-        self._parts = ObservedParts(task, shown) if shows_images(task, shown) else None  # None: what it renders is seen
+        space = env.observation_space
+        self._parts = ObservedParts(task, space) if shows_images(task, space) else None  # None: what it renders is seen
         self.numbers = self._parts.count if self._parts is not None else 0  # beside the image
         self.action_space = _action_space(task, env.action_space)
         self.native_action_space = env.action_space
@@ -54,9 +54,9 @@ class GymEnv:
         with in_one_task_line(task, "be reset"):
             self.reset(0)
         with in_one_task_line(task, "be drawn"):
-            height, width, colours = self._image().shape
-        self.image_shape = (colours, height, width)  # of the environment's own images
-        channels = min(colours, 1 if grayscale else 3) + self.numbers
+            height, width, colors = self._image().shape
+        self.image_shape = (colors, height, width)  # of the environment's own images
+        channels = min(colors, 1 if grayscale else 3) + self.numbers
         self.frame_shape = (channels, image_size, image_size)
 
     def reset(self, seed: int) -> None:

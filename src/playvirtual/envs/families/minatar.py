@@ -22,7 +22,7 @@ from playvirtual.errors import InputError, shown, unknown
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 RENDER_SCALE = 20
 BACKGROUND = (16, 16, 24)
-# One colour per channel; the game with the most channels has ten.
+# One color per channel; the game with the most channels has ten.
 PALETTE = np.array(
     [
         (86, 180, 233),
@@ -76,7 +76,7 @@ class MinAtar:
         return state_to_frame(self._game.state())
 
     def render(self) -> Frames:
-        """The grid in colours; where objects overlap, the later channel is on top."""
+        """The grid in colors; where objects overlap, the later channel is on top."""
         state = self._game.state()
         grid = np.empty((*state.shape[:2], 3), np.uint8)
         grid[:] = BACKGROUND

@@ -110,13 +110,13 @@ class Reach:
         image = np.full((size, size, 3), BACKGROUND, np.float64)
         centers = (np.arange(size) + 0.5) * (2 / size) - 1
         x, y = centers[None, :], -centers[:, None]
-        for place, radius, colour in (
+        for place, radius, color in (
             (self._target, TARGET_RADIUS, TARGET_COLOR),
             (self._agent, AGENT_RADIUS, AGENT_COLOR),
         ):
             inside = (radius - np.hypot(x - place[0], y - place[1])) * (size / 2)  # in pixels, from the rim
             cover = np.clip(inside + 0.5, 0, 1)[..., None]
-            image += cover * (np.array(colour) - image)
+            image += cover * (np.array(color) - image)
         return np.rint(image).astype(np.uint8)
 
 

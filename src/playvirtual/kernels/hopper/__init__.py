@@ -16,18 +16,18 @@ SHARED = 232_448  # bytes of shared memory that a block may have
 
 
 class Kernel(Protocol):
-    """A kernel for certain sizes, which it is a tuple of."""
+    """A kernel for certain sizes: a NamedTuple of them, so that kernels can be kept by their sizes."""
 
     def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
-        """What it is called in its source."""
+        """The kernel's name in its source."""
         ...
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Kernel(Protocol):
 
     @property
     def source(self) -> str:
-        """CUDA C++."""
+        """The kernel in CUDA C++, for these sizes."""
         ...
 
 
@@ -60,7 +60,7 @@ def fits(kernel: Kernel, device: torch.device) -> bool:
 
 
 def launch(kernel: Kernel, device: torch.device, blocks: int, arguments: list[Any]) -> None:
-    """On the GPU; a test replaces it."""
+    """Launches a kernel on the GPU; a function of its own, so that a test can replace it."""
     module = _module(kernel.name, kernel, device.index or 0)
     module.launch(kernel.name, blocks, kernel.threads, kernel.shared, arguments, cooperative=False)
 
@@ -94,7 +94,10 @@ def fits_or_warns(name: str, fits: Callable[[], bool]) -> bool:
 def source(
     name: str, constants: dict[str, int], columns: int = 0, *, transposed: bool = False, own_products: str = ""
 ) -> str:
-    """The kernels' source in this folder, for these constants and, if any, products of so many columns or its own."""
+    """The text of a source in this folder, with what all share, these constants, and the products that it uses.
+
+    Those are products of so many `columns`, if they are given, else `own_products`.
+    """
     folder = Path(__file__).parent
     if columns:
         own_products = products(columns, transposed=transposed)

@@ -41,12 +41,12 @@ class Layer(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the kernel."""
+        """The kernel's name in its source."""
         return "convolution"
 
     @property
     def threads(self) -> int:
-        """Of a block: two warpgroups that compute, four warps that bring them images."""
+        """Threads of a block: two warpgroups that compute, four warps that bring them images."""
         return 384
 
     @property
@@ -71,7 +71,7 @@ class Layer(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Its kernel's source."""
+        """The kernel in CUDA C++, for these sizes."""
         constants = {name.upper(): value for name, value in self._asdict().items()}
         return hopper.source("convolution_hopper.cu", constants, self.columns)
 
@@ -87,12 +87,12 @@ class WeightLayer(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the kernel."""
+        """The kernel's name in its source."""
         return "weight_gradient"
 
     @property
     def threads(self) -> int:
-        """Of a block: a warpgroup for each row of taps and one that brings images."""
+        """Threads of a block: a warpgroup for each row of taps and one that brings images."""
         return 128 * (self.side + 1)
 
     @property
@@ -109,14 +109,14 @@ class WeightLayer(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Its kernel's source."""
+        """The kernel in CUDA C++, for these sizes."""
         constants = {name.upper(): value for name, value in self._asdict().items()}
         return hopper.source("weight_gradient_hopper.cu", constants, UNIT * self.planes, transposed=True)
 
 
 @cache
 def weight_layer_for(layer: Layer) -> WeightLayer | None:
-    """As `layer_for`."""
+    """A layer's weight gradient with the tiles that leave least of themselves unused, or None where none fits."""
     found = [WeightLayer(*layer[:4], columns) for columns in range(256, 64, -16)]
     fitting = [one for one in found if one.shared <= hopper.SHARED]
     return min(fitting, key=lambda one: one.tiles * one.columns, default=None)

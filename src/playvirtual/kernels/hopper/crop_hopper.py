@@ -25,12 +25,12 @@ class Sizes(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the kernel."""
+        """The kernel's name in its source."""
         return "crop"
 
     @property
     def threads(self) -> int:
-        """Of a thread block."""
+        """Threads of a thread block."""
         return 256
 
     @property
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The kernel's source."""
+        """The kernel in CUDA C++, for these sizes."""
         return hopper.source("crop_hopper.cu", {name.upper(): value for name, value in self._asdict().items()})
 
 

@@ -25,7 +25,7 @@ MOST_ACTIONS = (hopper.SHARED - STAGES_BYTES) // (PARTS * 4)  # whose sums a blo
 
 
 def source() -> str:
-    """The kernels' source."""
+    """The kernels in CUDA C++."""
     return hopper.source("gradients_hopper.cu", {}, own_products=_products())
 
 
@@ -52,7 +52,7 @@ def _module(_device: int) -> CudaModule:
 
 
 def _launcher(device: torch.device) -> Callable[..., None]:
-    """Launches on the GPU; a test replaces it."""
+    """What launches the kernels on the GPU; a function of its own, so that a test can replace it."""
     return _module(device.index or 0).launch
 
 

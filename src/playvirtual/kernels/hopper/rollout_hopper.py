@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 128 * self.warpgroups
 
     @property
@@ -69,7 +69,7 @@ def source(warpgroups: int, states: int) -> str:
 
 
 def constants(warpgroups: int, states: int) -> dict[str, int]:
-    """What they are compiled for."""
+    """The constants that the kernels are compiled with."""
     # With more states, registers are scarce and meetings rare.
     return {"WARPGROUPS": warpgroups, "SW": states, "SPREAD": SPREAD if states < 3 else 1}
 
@@ -80,7 +80,7 @@ def _module(warpgroups: int, states: int, _device: int) -> CudaModule:
 
 
 def _launcher(shape: Shape, device: torch.device) -> Callable[..., None]:
-    """Launches on the GPU; a test replaces it."""
+    """What launches the kernels on the GPU; a function of its own, so that a test can replace it."""
     return _module(shape.warpgroups, shape.states, device.index or 0).launch
 
 
@@ -125,7 +125,7 @@ def rollout(
     b2: Tensor,  # (C,)
     num_kept: int,
 ) -> list[Tensor]:
-    """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the way back needs …]."""
+    """[all states of the first batch (K, num_kept, P, C), last ones of the second, what the backward pass needs …]."""
     kept, last, x1, states, lines, work, back = found = _outputs(z, actions, num_kept)
     (N, _, _), K = z.shape, actions.shape[1]
     there = torch.empty_like(back)

@@ -30,12 +30,12 @@ class ShiftedConvolution(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the kernel."""
+        """The kernel's name in its source."""
         return "shifted_convolution"
 
     @property
     def threads(self) -> int:
-        """Of a block: two warpgroups."""
+        """Threads of a block: two warpgroups."""
         return 256
 
     @property
@@ -53,7 +53,7 @@ class ShiftedConvolution(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The kernel's source."""
+        """The kernel in CUDA C++, for these sizes."""
         return hopper.source("shifted_convolution_hopper.cu", {"SIZE": self.size}, CHANNELS)
 
 

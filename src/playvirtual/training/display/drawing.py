@@ -88,14 +88,14 @@ def with_panel(frame: Frame, head: Sequence[str], rows: Sequence[Row]) -> Frame:
 
 
 def _draw_row(pen: ImageDraw.ImageDraw, row: Row, left: int, top: int, width: int) -> None:
-    font, colour = _font(), CHOSEN if row.chosen else INK
+    font, color = _font(), CHOSEN if row.chosen else INK
     name, value = int(width * NAME_SHARE), int(width * VALUE_SHARE)
-    pen.text((left, top), _clipped(row.name, name - 3), fill=colour, font=font)
+    pen.text((left, top), _clipped(row.name, name - 3), fill=color, font=font)
     bar, track = left + name, width - name - value
     pen.rectangle((bar, top + 3, bar + track, top + LINE - 4), fill=TRACK)
     ends = (bar + round(row.start * track), top + 3, bar + max(1, round(row.end * track)), top + LINE - 4)
     pen.rectangle(ends, fill=CHOSEN if row.chosen else BAR)
-    pen.text((left + width, top), row.value, fill=colour, font=font, anchor="ra")
+    pen.text((left + width, top), row.value, fill=color, font=font, anchor="ra")
 
 
 def _clipped(text: str, width: int) -> str:

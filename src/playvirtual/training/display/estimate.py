@@ -87,6 +87,7 @@ def _measure(config: Config, fill: int) -> tuple[float, float, float]:
 
 
 def _update_seconds(trainer: Trainer) -> float:
+    """The seconds of an update: a mean over whole patterns, or that of the first pattern where updates are slow."""
     # Parts that are moved every second time count; a rarer kind, such as the copy to a target network, counts little.
     kinds = min(trainer.agent.update_pattern.period, 4)
 
