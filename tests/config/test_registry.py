@@ -349,3 +349,17 @@ def test_a_sampler_that_takes_no_sigma_is_one_line() -> None:
         InputError, match=r"^virtual_actions: 'plain' cannot be made with sigma=0.05 \(.*; allowed: a class"
     ):
         registry.make_sampler("plain", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"), [(None, "None"), (print, "<built-in function print>"), ("uniform", "'uniform'")]
+)
+def test_what_is_no_sampler_is_one_line_and_not_the_default_in_its_place(made: Any, shown: str) -> None:
+    """A factory that forgot to return its sampler trained on uniform actions under the factory's name."""
+    pv.register_sampler("own", lambda sigma: made)
+    with pytest.raises(InputError) as caught:
+        registry.make_sampler("own", 0.05)
+    assert str(caught.value) == (
+        f"virtual_actions: 'own' made {shown}; allowed: a sampler, which is called with a SamplerInput and has "
+        "`sees_state`, True or False"
+    )

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown, unregistered
+from playvirtual.errors import InputError, shown, unknown, unregistered
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
 from playvirtual.options import UnknownOption, coerce, types_of
 
@@ -283,7 +283,13 @@ def make_sampler(name: str, sigma: float) -> Any:
             f"virtual_actions: {name!r} cannot be made with sigma={sigma:g} ({error}); allowed: a class or function "
             "that takes `sigma` and gives a sampler"
         ) from None
-    return make(sigma=sigma)
+    sampler = make(sigma=sigma)
+    if isinstance(sampler, type) or not callable(sampler) or not hasattr(sampler, "sees_state"):
+        raise InputError(
+            f"virtual_actions: {name!r} made {shown(sampler)}; allowed: a sampler, which is called with a SamplerInput "
+            "and has `sees_state`, True or False"
+        )
+    return sampler
 
 
 def load_all() -> None:
