@@ -65,7 +65,13 @@ class MethodSpec:
         if kind not in self.agents:
             allowed = " or ".join(self.agents)
             raise InputError(f"method: {self.name!r} is not for {task!r} with {kind} actions; allowed: {allowed} ones")
-        return agent(self.agents[kind])
+        chosen = agent(self.agents[kind])
+        if kind not in chosen.actions:
+            raise InputError(
+                f"method: {self.name!r} names the agent {chosen.name!r} for {kind} actions, which takes "
+                f"{' and '.join(sorted(chosen.actions))} ones; allowed: an agent for {kind} actions"
+            )
+        return chosen
 
 
 _agents: dict[str, AgentSpec] = {}
