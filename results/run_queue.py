@@ -35,9 +35,11 @@ import numpy as np
 
 import playvirtual as pv
 from playvirtual import files
+from playvirtual.api import evaluation
 from playvirtual.errors import InputError
 from playvirtual.messages import counted
 from playvirtual.runs import jsonl
+from playvirtual.runs.agents import policy_folder, read_step
 from playvirtual.runs.atomic_io import fsync, write_atomic
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.engines.engine import Engine, make_engine
@@ -216,7 +218,7 @@ def export_trained(jobs: Sequence[Job], work: Path, group: Mapping[str, Any]) ->
     """Exports the runs that lack their last evaluation alone to WORK-trained, their logs beside the weights."""
     made, trained = [], work.with_name(f"{work.name}-trained")
     for job in jobs:
-        if jsonl.last(job.path, "metrics").get("step") == job.config.steps and not is_finished(job):
+        if _lacks_evaluation_alone(job):
             out = trained / job.path.relative_to(work)
             if not out.exists():
                 out.parent.mkdir(parents=True, exist_ok=True)
@@ -229,6 +231,20 @@ def export_trained(jobs: Sequence[Job], work: Path, group: Mapping[str, Any]) ->
     return made
 
 
+def _lacks_evaluation_alone(job: Job) -> bool:
+    """Whether the run has the weights of its last step and no score of them.
+
+    Its logs alone do not tell: a run that was killed, or found the disk full, as it wrote its last checkpoint has made
+    all its steps, and has the weights of an earlier one.
+    """
+    if jsonl.last(job.path, "metrics").get("step") != job.config.steps or is_finished(job):
+        return False
+    try:
+        return read_step(policy_folder(RunFolder(job.path))) == job.config.steps
+    except InputError:  # there is no checkpoint that can be read: the next call says so
+        return False
+
+
 def evaluate_trained(folder: Path, results: Path, device: str) -> None:
     """Plays the last evaluation of what `export_trained` wrote to a folder, and adds the runs to the results.
 
@@ -239,8 +255,8 @@ def evaluate_trained(folder: Path, results: Path, device: str) -> None:
         if run.exists():
             continue
         print(f"evaluating {trained}", flush=True)
-        returns = pv.evaluate(trained, device=device)
-        line = evaluation_line(RunFolder.open(trained).config(), int(jsonl.last(trained, "metrics")["step"]), returns)
+        step, returns = evaluation(trained, device=device)
+        line = evaluation_line(RunFolder.open(trained).config(), step, returns)
         partial = run.with_name(f"{run.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

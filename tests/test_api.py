@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import playvirtual as pv
+from playvirtual.api import evaluation
 from playvirtual.runs import checkpoint
 from playvirtual.runs.agents import read_step
 from playvirtual.study.probes.dynamics_error import dynamics_mse
@@ -38,6 +39,23 @@ def test_a_run_stands_for_its_folder(run: pv.Run, tmp_path: Path) -> None:
     assert pv.load(pv.export(run, tmp_path / "agent"), "cpu").unwrapped.act(observation).equal(actions)
     assert pv.evaluate(run, device="cpu") == pv.evaluate(run.path, device="cpu")
     assert pv.resume(run).returns == run.returns
+
+
+def test_an_evaluation_is_of_the_checkpoint_that_it_loaded_whatever_is_written_while_it_plays(
+    run: pv.Run, tmp_path: Path
+) -> None:
+    """`playvirtual evaluate --json` on a run that was training wrote the step of the newest checkpoint at its end."""
+    path = shutil.copytree(run.path, tmp_path / "run")
+    newest = checkpoint.newest(path)
+    later = newest.rename(tmp_path / "later")
+
+    def trained_on(ended: int, steps: int) -> None:
+        if later.exists():
+            later.rename(newest)
+
+    found = evaluation(path, device="cpu", progress=trained_on)
+    assert (found.step, read_step(checkpoint.newest(path))) == (45, 90)
+    assert evaluation(path, device="cpu") == (90, run.returns)
 
 
 def damage(file: Path) -> None:

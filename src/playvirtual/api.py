@@ -251,9 +251,40 @@ def evaluate(
     With neither `episodes` nor `seed` they are those of the run's own evaluation of that checkpoint. `progress` is
     called with the episodes that have ended and the steps so far. `env` and `trust_env` are as in `resume`.
     """
+    return evaluation(
+        path,
+        episodes=episodes,
+        seed=seed,
+        device=device,
+        watcher=watcher,
+        progress=progress,
+        env=env,
+        trust_env=trust_env,
+    ).returns
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found; a run that is still training may have a newer checkpoint by its end."""
+
+    step: int  # of the checkpoint that played
+    returns: list[float]
+
+
+def evaluation(
+    path: RunOrPath,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    device: str | torch.device = "auto",
+    watcher: Watcher | None = None,
+    progress: Progress | None = None,
+    env: Factory | None = None,
+    trust_env: bool = False,
+) -> Evaluation:
+    """`evaluate` with the same arguments, and the step of the checkpoint that plays."""
     played = _player(path, env, episodes=episodes, seed=seed, device=device, trust_env=trust_env)
     with torch.no_grad():
-        return evaluate_policy(
+        returns = evaluate_policy(
             played.policy,
             played.config,
             episodes=played.config.evaluation.eval_episodes,
@@ -262,6 +293,7 @@ def evaluate(
             watcher=as_function("watcher", watcher),
             progress=as_function("progress", progress),
         )
+    return Evaluation(played.step, returns)
 
 
 @explained

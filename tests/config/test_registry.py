@@ -155,6 +155,20 @@ def test_a_class_that_does_not_fulfil_the_contract_is_refused_with_what_it_lacks
         make_agent(config, (1, 10, 10), 3, torch.device("cpu"), 0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "agent", "task"), [("discrete", "sac", "atari/pong"), ("continuous", "rainbow", "toy/reach")]
+)
+def test_a_method_that_names_an_agent_for_the_other_kind_of_actions_is_one_line(
+    kind: Any, agent: str, task: str
+) -> None:
+    """A run of it ended in an AssertionError without a text."""
+    pv.register_method("swapped", agents={kind: agent})
+    with pytest.raises(
+        InputError, match=f"^method: 'swapped' names the agent '{agent}' for {kind} actions, which takes"
+    ):
+        pv.build(task, method="swapped")
+
+
 def test_a_method_is_for_the_kinds_of_actions_that_its_agents_take() -> None:
     register_own()
     with pytest.raises(InputError, match="'own' is not for 'toy/reach' with continuous actions; allowed: discrete"):
@@ -349,3 +363,17 @@ def test_a_sampler_that_takes_no_sigma_is_one_line() -> None:
         InputError, match=r"^virtual_actions: 'plain' cannot be made with sigma=0.05 \(.*; allowed: a class"
     ):
         registry.make_sampler("plain", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"), [(None, "None"), (print, "<built-in function print>"), ("uniform", "'uniform'")]
+)
+def test_what_is_no_sampler_is_one_line_and_not_the_default_in_its_place(made: Any, shown: str) -> None:
+    """A factory that forgot to return its sampler trained on uniform actions under the factory's name."""
+    pv.register_sampler("own", lambda sigma: made)
+    with pytest.raises(InputError) as caught:
+        registry.make_sampler("own", 0.05)
+    assert str(caught.value) == (
+        f"virtual_actions: 'own' made {shown}; allowed: a sampler, which is called with a SamplerInput and has "
+        "`sees_state`, True or False"
+    )

@@ -1,5 +1,6 @@
 """Configurations from TOML files, mappings and other runs: what wins, what is carried over, what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,19 @@ def test_what_is_no_configuration_is_refused(start: Any) -> None:
         pv.configure(start)
     with pytest.raises(pv.InputError, match=r"config: .* is not allowed; allowed: a Config, a mapping, or the path"):
         pv.configure(config=start)
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "own"), [("gym/CartPole-v1", "paper", "medium"), ("atari/pong", "small", "paper")]
+)
+def test_another_size_than_that_of_a_whole_configuration_is_refused(task: str, size: str, own: str) -> None:
+    """The word was recorded, and said to be asked for, beside the networks and images of the other size."""
+    whole = pv.configure(task, device="cpu", steps=3_000)
+    assert pv.configure(whole, size=own, seed=2) == replace(whole, seed=2)
+    with pytest.raises(pv.InputError) as caught:
+        pv.configure(whole, size=size)
+    assert str(caught.value) == (
+        f"size: {size!r} is not allowed beside config, whose networks and images are of the size {own}; allowed: that "
+        "size, or the task alone"
+    )
+    assert pv.configure("dmc/walker-walk", config=whole, size="small").size == "small"

@@ -302,3 +302,13 @@ def test_several_actions_at_once_are_refused_with_what_to_do() -> None:
 
     with pytest.raises(InputError, match=r"MultiDiscrete\(\[2 3\]\); allowed: Discrete, .*TransformAction"):
         inspect_env(factories.task_of(several))
+
+
+def leave() -> gymnasium.Env[Any, Any]:
+    sys.exit(0)
+
+
+def test_a_factory_that_ends_the_process_is_one_line() -> None:
+    """`playvirtual train` ended without a word and with exit code 0, as after a run."""
+    with pytest.raises(InputError, match=r"^task: 'env/.*:leave' cannot be made: SystemExit: 0$"):
+        build(factories.task_of(leave))

@@ -160,3 +160,13 @@ def test_values_of_another_shape_are_one_line_where_a_video_shows_them(register:
     assert str(caught.value) == (
         "action_values: of shape (1, 3) for one observation (C, H, W); allowed: (3,), as (…, |A|) for (…, C, H, W)"
     )
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_a_run_whose_agent_counts_actions_in_another_type_resumes(
+    kind: torch.dtype, register: Any, tmp_path: Path
+) -> None:
+    """Its checkpoints had an episode's actions in that type, which no resumed run took."""
+    register(act(lambda actions: actions.to(kind)))
+    pv.train("toy/catch", method="wrong", run_dir=tmp_path / "run", **{**SMALL, "steps": 44})
+    assert len(pv.resume(tmp_path / "run", steps=60, quiet=True).returns) == 2

@@ -187,6 +187,17 @@ def test_arrays_of_numpy_are_refused_in_one_line(name: str) -> None:
         loss(encoder())(**{**given, name: given[name].numpy()})
 
 
+def test_fractions_in_the_place_of_discrete_actions_are_refused() -> None:
+    """They were taken for action 0: of a Box in [0, 1) by mistake, every action was."""
+    observations, actions = batch()
+    for shape in ((B, K), (B, K, 1)):
+        with pytest.raises(
+            ValueError, match=r"^actions: fractions such as 0\.5 are not allowed; allowed: whole numbers, 0"
+        ):
+            loss(encoder())(observations, torch.full(shape, 0.5))
+    assert loss(encoder())(observations, actions.float()).shape == (B,)
+
+
 def test_recorded_actions_beyond_their_space_are_refused() -> None:
     observations, _ = batch()
     for bad in (torch.full((B, K), 3), torch.full((B, K), -1)):

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from playvirtual.config.build import build
 from playvirtual.config.record import to_dict
-from playvirtual.runs import jsonl
+from playvirtual.runs import checkpoint, jsonl
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.sweep.grids import Job
 from tests.waiting import HANG
@@ -28,7 +29,9 @@ RESULTS = Path(__file__).parents[2] / "results"
 if not RESULTS.exists():
     pytest.skip("results/ is not here", allow_module_level=True)
 
-OPTIONS = "steps = 60, learning_starts = 40, K = 2, eval_episodes = 2, eval_every = 0, batch_size = 8"
+OPTIONS = (
+    "steps = 60, learning_starts = 40, K = 2, eval_episodes = 2, eval_every = 0, batch_size = 8, checkpoint_every = 50"
+)
 ENTRY = """
 [[entry]]
 name = "{name}"
@@ -146,6 +149,14 @@ def test_a_run_that_lacks_its_evaluation_alone_is_exported_and_evaluated_elsewhe
     (trained,) = PROGRAM["export_trained"](planned, tmp_path / WORK, group)
     assert trained.relative_to(tmp_path) == Path("work", "abc1234-trained") / cut.relative_to(tmp_path / WORK)
     assert PROGRAM["export_trained"](planned, tmp_path / WORK, group) == [trained]  # which it does not make again
+    shutil.rmtree(trained)
+    shutil.copytree(checkpoint.newest(cut), tmp_path / "last")
+    shutil.rmtree(checkpoint.newest(cut))  # as if it had been killed while it wrote its last checkpoint
+    assert PROGRAM["export_trained"](planned, tmp_path / WORK, group) == []
+    shutil.rmtree(checkpoint.newest(cut))  # or its first one
+    assert PROGRAM["export_trained"](planned, tmp_path / WORK, group) == []
+    shutil.copytree(tmp_path / "last", checkpoint.checkpoint_path(cut, 60))
+    assert PROGRAM["export_trained"](planned, tmp_path / WORK, group) == [trained]
     words = ["--evaluate=work/abc1234-trained", "--device=cpu", "--results=results"]
     command = [sys.executable, RESULTS / "run_queue.py", *words]
     for _ in range(2):  # the second time there is nothing to do

@@ -156,6 +156,26 @@ def test_lines_that_come_twice_or_too_late_are_damage(tmp_path: Path) -> None:
     assert ([record["step"] for record in read], damaged) == ([30, 60, 60, 90], [4])
 
 
+@pytest.mark.parametrize(
+    ("steps", "kept", "damaged"),
+    [
+        ([950, 60, 90, 120], [60, 90, 120], [1]),
+        ([30, 930, 90, 120], [30, 90, 120], [2]),
+        ([30, 60, 90, 12], [30, 60, 90], [4]),
+        ([30, 960, 990, 120, 150, 180], [30, 120, 150, 180], [2, 3]),
+        ([950, 60], [60], [1]),
+        ([], [], []),
+    ],
+)
+def test_a_step_that_was_changed_costs_no_line_after_it(
+    steps: list[int], kept: list[int], damaged: list[int], tmp_path: Path
+) -> None:
+    """A report took the evaluation whose step had become the largest for the run's last one."""
+    for name in ("evaluations", "timing"):
+        read, left_out = jsonl.read(log(tmp_path, *({"step": step} for step in steps), name=name), name)
+        assert ([record["step"] for record in read], left_out) == (kept, damaged)
+
+
 def test_a_finished_run_whose_score_was_changed_is_scored_again(whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     shutil.copytree(whole, path)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import playvirtual as pv
 from playvirtual.cli.flags import given_fields
 from playvirtual.cli.main import _parser, main
 from playvirtual.config import registry
 from playvirtual.config.build import train_command
+from playvirtual.runs import checkpoint
+from playvirtual.runs.agents import read_step
 from playvirtual.share.card import _code
 from tests.runs.untrained_export import write_export
 
@@ -46,6 +52,49 @@ def test_a_card_has_the_score_the_command_and_the_film(tmp_path: Path, capsys: p
     assert f"![one episode]({film.name})" in text
     assert film.stat().st_size > 1000
     assert pv.evaluate(out, episodes=8) == returns
+
+
+class Light(gymnasium.Env[Any, Any]):
+    """Shows black for three steps; `resets` are called at each reset."""
+
+    observation_space = spaces.Box(0, 255, (10, 10, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, resets: list[Callable[[], object]]) -> None:
+        self.resets, self.age = resets, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        for call in self.resets:
+            call()
+        self.age = 0
+        return np.zeros((10, 10, 3), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return np.zeros((10, 10, 3), np.uint8), float(action), self.age == 3, False, {}
+
+
+def test_a_card_is_of_the_weights_beside_it_whatever_the_run_writes_meanwhile(tmp_path: Path) -> None:
+    """A run that was still training had removed the checkpoint when the card asked it for its step."""
+    resets: list[Callable[[], object]] = []
+    options = {"method": "rl", "steps": 60, "learning_starts": 30, "checkpoint_every": 30, "eval_episodes": 1}
+    run = pv.train(
+        env=lambda: Light(resets), run_dir=tmp_path / "run", device="cpu", eval_every=0, quiet=True, **options
+    )
+    older, newest = checkpoint.complete(run.path)
+    later = newest.rename(tmp_path / "later")
+
+    def train_on() -> None:
+        if later.exists():
+            later.rename(newest)
+            shutil.rmtree(older)
+
+    resets.append(train_on)
+    out = pv.export_with_card(run, tmp_path / "card", device="cpu")
+    assert read_step(out) == 30
+    assert ", 30 agent steps." in (out / "README.md").read_text()
+    assert not older.exists()
 
 
 def test_a_card_names_what_an_extension_has_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

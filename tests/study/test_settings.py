@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import playvirtual as pv
+from playvirtual import envs
 from playvirtual.config.build import build
 from playvirtual.config.record import to_dict
 from playvirtual.errors import InputError
@@ -81,3 +82,13 @@ def test_a_started_run_must_have_the_same_options_and_a_finished_one_those_that_
     file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "precision"}))
     with pytest.raises(InputError, match=r"cannot be read: config\.json: the field 'precision' is missing; remove it"):
         found()
+
+
+def test_the_size_that_a_family_has_of_its_own_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report said that all runs of such a family were changed from the defaults."""
+    monkeypatch.setattr(envs.registry, "FAMILIES", dict(envs.registry.FAMILIES))
+    options = {"size": "small", "image_size": 12}
+    pv.register_env("own", lambda name, config: None, tasks=("task",), actions="discrete", options=options)  # type: ignore[arg-type,return-value]
+    assert changes(to_dict(build("own/task"))) == {}
+    assert changes(to_dict(build("own/task", size="medium"))) == {"size": "medium"}
+    assert changes(to_dict(build("atari/pong", size="small"))) == {"size": "small"}

@@ -8,7 +8,7 @@ import torch
 
 import playvirtual as pv
 from playvirtual.agents.agent import policy_state_dict
-from playvirtual.training.policy import AsyncPolicy, graph_size
+from playvirtual.training.policy import AsyncPolicy, checked_actions, graph_size
 from playvirtual.training.trainer import Trainer
 from tests.training.small import CONTINUOUS, TASKS
 
@@ -77,3 +77,11 @@ def test_a_chosen_action_is_not_overwritten_by_the_next() -> None:
     kept = first.copy()
     trainer.policy(trainer.env.observations)
     np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_actions_are_float32_whatever_the_agent_computes_in(kind: torch.dtype) -> None:
+    agent = played("toy/reach", CONTINUOUS, 0).agent
+    actions = torch.tensor([[0.5, -1.0]], dtype=kind, requires_grad=True)  # as of an agent that forgot no_grad
+    chosen = checked_actions(actions, agent, 1)
+    assert (chosen.dtype, chosen.tolist()) == (np.float32, [[0.5, -1.0]])

@@ -294,8 +294,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from playvirtual.api import evaluate, load
-    from playvirtual.runs.agents import policy_folder, read_step
+    from playvirtual.api import evaluation, load
     from playvirtual.runs.folder import RunFolder
     from playvirtual.study.scores import run_summary
     from playvirtual.training.display.progress import showing_evaluation
@@ -308,7 +307,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     recorder = Recorder(load(options.path, options.device)) if options.video else None
     total = config.evaluation.eval_episodes if episodes is None else episodes
     with showing_evaluation(f"{config.task} evaluation", total, quiet=options.quiet) as progress:
-        returns = evaluate(
+        step, returns = evaluation(
             options.path,
             episodes=episodes,
             seed=seed,
@@ -318,7 +317,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             trust_env=options.trust_env,
         )
     show(run_summary(config, returns))
-    write(evaluation_line(config, read_step(policy_folder(folder)), returns))
+    write(evaluation_line(config, step, returns))
     if recorder is not None:
         video = folder.videos / f"evaluation-seed-{config.seed if seed is None else seed}"
         with writing("video", video):

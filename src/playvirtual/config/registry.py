@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from playvirtual.calls import explained
 from playvirtual.envs.registry import ActionKind
-from playvirtual.errors import InputError, unknown, unregistered
+from playvirtual.errors import InputError, shown, unknown, unregistered
 from playvirtual.extensions import EntryPoint, check_entry_point, load_extensions, resolve
 from playvirtual.options import UnknownOption, coerce, types_of
 
@@ -65,7 +65,13 @@ class MethodSpec:
         if kind not in self.agents:
             allowed = " or ".join(self.agents)
             raise InputError(f"method: {self.name!r} is not for {task!r} with {kind} actions; allowed: {allowed} ones")
-        return agent(self.agents[kind])
+        chosen = agent(self.agents[kind])
+        if kind not in chosen.actions:
+            raise InputError(
+                f"method: {self.name!r} names the agent {chosen.name!r} for {kind} actions, which takes "
+                f"{' and '.join(sorted(chosen.actions))} ones; allowed: an agent for {kind} actions"
+            )
+        return chosen
 
 
 _agents: dict[str, AgentSpec] = {}
@@ -283,7 +289,13 @@ def make_sampler(name: str, sigma: float) -> Any:
             f"virtual_actions: {name!r} cannot be made with sigma={sigma:g} ({error}); allowed: a class or function "
             "that takes `sigma` and gives a sampler"
         ) from None
-    return make(sigma=sigma)
+    sampler = make(sigma=sigma)
+    if isinstance(sampler, type) or not callable(sampler) or not hasattr(sampler, "sees_state"):
+        raise InputError(
+            f"virtual_actions: {name!r} made {shown(sampler)}; allowed: a sampler, which is called with a SamplerInput "
+            "and has `sees_state`, True or False"
+        )
+    return sampler
 
 
 def load_all() -> None:

@@ -146,12 +146,26 @@ def for_fit(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _whole(sources: Sequence[Source], chosen: Mapping[str, str]) -> Config | None:
-    """The last whole configuration of these names, unless a later source changes what its settings are fitted to."""
+    """The last whole configuration of these names, unless a later source changes what its settings are fitted to.
+
+    Another size is refused: it would be a word beside networks, images and paces that the configuration has all of.
+    """
     for number, source in reversed(list(enumerate(sources))):
         if source.config is not None and _names_of(source.config) == chosen:
-            later = {name for other in sources[number + 1 :] for name in other.values}
-            return None if later & {"env_args", "size"} else source.config
+            later = {name: value for other in sources[number + 1 :] for name, value in other.values.items()}
+            if not envs.env_family(chosen["task"]).own_settings and "size" in later:
+                _check_same_size(source, str(later["size"] or ""))
+            return None if later.keys() & {"env_args", "size"} else source.config
     return None
+
+
+def _check_same_size(source: Source, size: str) -> None:
+    assert source.config is not None
+    if (own := source.config.size or "paper") != (size or own):
+        raise InputError(
+            f"size: {shown(size)} is not allowed beside {source.where}, whose networks and images are of the size "
+            f"{own}; allowed: that size, or the task alone"
+        )
 
 
 def _carried(sources: Sequence[Source], chosen: Mapping[str, str]) -> dict[str, Any]:

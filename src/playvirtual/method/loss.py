@@ -136,11 +136,11 @@ class PlayVirtualLoss(nn.Module):
         for name, given in (("observations", observations), ("actions", actions), ("mask", mask)):
             if not isinstance(given, Tensor) and not (name == "mask" and given is None):
                 raise TypeError(f"{name}: a {type(given).__name__} is not allowed; allowed: a tensor")
-        actions = self._checked_actions(observations, actions)
+        recorded, actions = actions, self._checked_actions(observations, actions)
         if mask is not None and mask.shape != (len(actions), self.virtual.K + 1):
             raise ValueError(f"mask: {tuple(mask.shape)} is not allowed; allowed: {(len(actions), self.virtual.K + 1)}")
         if not torch.compiler.is_compiling():
-            self._check_range(actions)
+            self._check_range(recorded)
             self._warn_if_targets_never_move()
         inputs = self.objective.draw(actions, generator)
         z = self.objective.encode(observations, inputs)
@@ -203,6 +203,11 @@ class PlayVirtualLoss(nn.Module):
         bounds = (0, space.n - 1) if isinstance(space, DiscreteActions) else (space.low, space.high)
         low, high = (torch.as_tensor(bound, dtype=torch.float32, device=actions.device) for bound in bounds)
         slack = 1e-3 * (high - low)  # of rounding
+        if isinstance(space, DiscreteActions) and len(fractions := actions[actions != actions.long()]):
+            raise ValueError(
+                f"actions: fractions such as {float(fractions[0]):g} are not allowed; allowed: whole numbers, 0 to "
+                f"{space.n - 1}, of the discrete space that was given as `actions`"
+            )
         if not bool(((actions >= low - slack) & (actions <= high + slack)).all()):
             least, most = float(actions.min()), float(actions.max())
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,35 @@ def _to_json(record: Mapping[str, Any]) -> str:
 def read(run: Path, name: str, numbers: Collection[str] = ()) -> tuple[list[Record], list[int]]:
     """The records of a log, and the line numbers, from 1, of damaged lines, which lack a step or one of `numbers`.
 
-    So are lines that do not come after those before them. A last line without a newline is neither: a run is writing
-    it, or was killed while it did.
+    So are lines out of order, the fewest without which the others are in it: a step that a flipped bit has made larger
+    must not cost the lines after it. A last line without a newline is neither: a run is writing it, or was killed while
+    it did.
     """
-    records, damaged, least = list[Record](), [], 0
-    for at, line in enumerate(_content(run, name).splitlines(keepends=True), 1):
-        record = _record(line)
-        if record is not None and record["step"] >= least and all(files.is_number(record.get(n)) for n in numbers):
-            records.append(record)
-            least = record["step"] + (name not in SEVERAL_A_STEP)
-        elif line.endswith(b"\n"):
-            damaged.append(at)
-    return records, damaged
+    content = _content(run, name).splitlines(keepends=True)
+    found = {
+        at: record
+        for at, record in enumerate(map(_record, content), 1)
+        if record is not None and all(files.is_number(record.get(n)) for n in numbers)
+    }
+    kept = _in_order({at: record["step"] for at, record in found.items()}, repeats=name in SEVERAL_A_STEP)
+    damaged = [at for at, line in enumerate(content, 1) if at not in kept and line.endswith(b"\n")]
+    return [record for at, record in found.items() if at in kept], damaged
+
+
+def _in_order(steps: Mapping[int, int], *, repeats: bool) -> set[int]:
+    """The lines of a longest selection whose steps grow or, where they may repeat, do not fall."""
+    ends, ended_by = list[int](), list[int]()  # the smallest last step of a selection of each length, and its line
+    before: dict[int, int] = {}  # line → the one before it in the longest selection that it ends; 0: none
+    for line, step in steps.items():
+        length = bisect_right(ends, step) if repeats else bisect_left(ends, step)
+        before[line] = ended_by[length - 1] if length else 0
+        if length == len(ends) or step < ends[length]:
+            ends[length : length + 1], ended_by[length : length + 1] = [step], [line]
+    chosen, line = set[int](), ended_by[-1] if ended_by else 0
+    while line:
+        chosen.add(line)
+        line = before[line]
+    return chosen
 
 
 def lines(run: Path, name: str) -> list[Record]:

@@ -18,9 +18,10 @@ from playvirtual.calls import explained
 from playvirtual.config import registry
 from playvirtual.config.build import train_command
 from playvirtual.config.schema import Config
-from playvirtual.runs.agents import load_agent, policy_folder, read_native_action_space, read_step
+from playvirtual.runs.agents import load_agent, read_native_action_space, read_step
 from playvirtual.runs.folder import RunFolder, versions
 from playvirtual.training.display.video import Recorder
+from playvirtual.training.runner import Run
 
 CARD, FILM = "README.md", "replay"  # the names that hubs look for; the film's ending depends on what can write it
 FILM_FRAMES = 300
@@ -53,13 +54,16 @@ def export_with_card(
     environment, so `trust_env` means what it means to `evaluate`.
     """
     folder = open_run(path)
-    config, source = folder.config(), policy_folder(folder)
     contents = export_files(folder, out, format)
-    recorder = Recorder(load_agent(config, source, device), limit=FILM_FRAMES)
-    returns = evaluate(path, episodes=episodes, seed=seed, device=device, watcher=recorder, trust_env=trust_env)
-    film = _film(recorder)
-    score = Score(returns, config.seed if seed is None else seed)
-    text = card(config, folder, source, score, [name for name, _ in [*contents, film]])
+    config = folder.trusted_config(trust_env=trust_env or isinstance(path, Run))
+    with tempfile.TemporaryDirectory() as scratch:
+        # The files that are exported play: a run that is still training replaces its checkpoints meanwhile.
+        agent = write_export(Path(scratch) / "agent", contents)
+        recorder = Recorder(load_agent(config, agent, device), limit=FILM_FRAMES)
+        returns = evaluate(agent, episodes=episodes, seed=seed, device=device, watcher=recorder, trust_env=True)
+        film = _film(recorder)
+        score = Score(returns, config.seed if seed is None else seed)
+        text = card(config, folder, agent, score, [name for name, _ in [*contents, film]])
     return write_export(out, [*contents, film, (CARD, text.encode())])
 
 

@@ -14,6 +14,7 @@ from playvirtual.config.build import assemble
 from playvirtual.config.fit import Fit, choose_size
 from playvirtual.config.record import NOTES, to_dict
 from playvirtual.config.schema import Config
+from playvirtual.envs.registry import env_family
 from playvirtual.errors import InputError, shown
 
 # Options that name a run, and options that change its speed or its logs but not what is learned.
@@ -132,7 +133,11 @@ def _text(value: Any) -> str:
 def _defaults(
     task: str, method: str, preset: str, agent_kind: str, size: str = "", fitted_to: str = ""
 ) -> dict[str, Any]:
-    """The settings of a task of that size. A size counts as changed unless it is what the images alone would decide."""
+    """The settings of a task of that size.
+
+    A size counts as changed unless it is what the images alone would decide, or the size of the task's family.
+    """
     config = assemble(task, method, preset, {"size": size, "fitted_to": fitted_to}, agent_kind)
-    usual = choose_size(Fit.parse(fitted_to).shape, on_gpu=False) if fitted_to else ""
+    own = str(env_family(task).options.get("size") or "")
+    usual = choose_size(Fit.parse(fitted_to).shape, on_gpu=False) if fitted_to else own
     return {**flat(to_dict(config)), "size": usual}

@@ -73,7 +73,11 @@ class AsyncPolicy:
 
 
 def checked_actions(actions: Any, agent: Agent, count: int) -> Actions:
-    """The actions of an agent for `count` observations, on the host; raises an InputError for what are none."""
+    """The actions of an agent for `count` observations, on the host; raises an InputError for what are none.
+
+    They are int64 or float32 whatever the agent computes in, as a CUDA graph's buffer, the replay buffer and
+    checkpoints have them.
+    """
     space = agent.action_space
     discrete = isinstance(space, DiscreteActions)
     kind, shape = ("integers", (count,)) if discrete else ("floats", (count, space.size))
@@ -85,7 +89,7 @@ def checked_actions(actions: Any, agent: Agent, count: int) -> Actions:
         raise InputError(
             f"act: the agent returned {found} for {count} observations (N, C, H, W); allowed: {kind} {shape}"
         )
-    chosen: npt.NDArray[Any] = actions.cpu().numpy()
+    chosen: npt.NDArray[Any] = actions.detach().to("cpu", torch.int64 if discrete else torch.float32).numpy()
     if isinstance(space, DiscreteActions) and not ((chosen >= 0) & (chosen < space.n)).all():
         raise InputError(f"act: the agent returned {shown(chosen.tolist())}; allowed: 0 to {space.n - 1}")
     return chosen

@@ -13,7 +13,7 @@ import pytest
 from playvirtual.config.build import build
 from playvirtual.envs import make
 from playvirtual.envs.families import gl
-from playvirtual.envs.families.dmc import DMControl, task_names
+from playvirtual.envs.families.dmc import TIME_LIMIT, DMControl, task_names
 from playvirtual.errors import InputError
 from tests.waiting import HANG
 
@@ -112,6 +112,16 @@ def test_an_episode_is_1000_frames_and_ends_by_time_alone():
 
 
 @drawn
+@pytest.mark.parametrize(("task", "says"), [("cartpole-swingup", False), ("lqr-lqr_2_1", True)])
+def test_a_scored_episode_is_said_to_have_no_limit_where_the_suite_gives_it_none(settings, caplog, task, says):
+    caplog.set_level("INFO", "playvirtual")
+    config = settings(image_size=32, max_episode_frames=0)
+    make(f"dmc/{task}", 1, training=False, config=config).close()
+    said = [record.getMessage() for record in caplog.records if "declares no time limit" in record.getMessage()]
+    assert len(said) == says
+
+
+@drawn
 @pytest.mark.slow
 def test_no_episode_is_endless_under_its_tasks_defaults():
     from dm_control import suite
@@ -119,6 +129,7 @@ def test_no_episode_is_endless_under_its_tasks_defaults():
     for name in task_names():
         own = suite.load(*name.split("-"))._step_limit
         assert min(own, build(f"dmc/{name}").environment.max_episode_frames or math.inf) == 1000, name
+        assert own == (math.inf if name.startswith("lqr-") else TIME_LIMIT), name
 
 
 @drawn

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ import torch
 from torch import Tensor
 
 import playvirtual as pv
+from playvirtual import envs
+from playvirtual.envs.families.toy import Catch
 from playvirtual.errors import InputError
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.probes import dynamics_error
@@ -50,6 +55,24 @@ def test_a_runs_dynamics_model_is_probed_and_the_run_left_as_it_is(task: str, ru
     assert dynamics_mse(runs[task], transitions=130, device="cpu") == error
     assert dynamics_mse(runs[task], transitions=130, seed=9, device="cpu").mse != error.mse
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_a_run_that_removes_its_checkpoint_meanwhile_is_probed_all_the_same(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that is still training: the probe ended as if the checkpoint were damaged."""
+    monkeypatch.setattr(envs.registry, "FAMILIES", dict(envs.registry.FAMILIES))
+    path = shutil.copytree(runs["toy/catch"], tmp_path / "run")
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "task": "trained/on"}))
+
+    def make(name: str, config: Any) -> Catch:
+        shutil.rmtree(path / "checkpoints")
+        return Catch()
+
+    pv.register_env("trained", make, tasks=("on",), actions="discrete")
+    found = dynamics_mse(path, transitions=130, device="cpu")
+    assert found == dynamics_mse(runs["toy/catch"], transitions=130, device="cpu")
 
 
 def test_the_probe_asks_for_as_many_transitions_as_it_was_told(runs: dict[str, Path]) -> None:

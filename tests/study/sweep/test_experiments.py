@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import playvirtual as pv
 from playvirtual import published
 from playvirtual.config.build import build
+from playvirtual.config.record import differences
 from playvirtual.errors import InputError
-from playvirtual.study.sweep.experiments import EXPERIMENTS, SUITE_NAMES, Row, experiment, suite
+from playvirtual.study.sweep.experiments import EXPERIMENTS, SUITE_NAMES, Experiment, Row, experiment, suite
 from playvirtual.study.sweep.grids import check_flags, jobs, load, select
 from playvirtual.study.sweep.plan import experiments_text
 
@@ -218,3 +220,15 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         jobs(experiment("toy"), suite("toy"), 0, Path("runs"))
     with pytest.raises(InputError, match="option: 'KK' is not known"):
         jobs(experiment("toy"), suite("toy"), 1, Path("runs"), options={"KK": 1})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_run_is_of_the_size_that_was_planned_whatever_device_it_finds(device: str) -> None:
+    """A cluster's nodes have GPUs or not, whatever the one has where the sweep is planned."""
+    grid = Experiment("own", "Own", "", (Row("rl", "rl"),), ())
+    (job,) = jobs(grid, suite("gym/CartPole-v1"), 1, Path("out"), options={"device": device})
+    given = {name: value for name, value in job.arguments().items() if name not in ("run_dir", "device")}
+    for found in ("cpu", "cuda"):
+        config = pv.configure(**given, device=found)
+        assert (config.size, config.steps) == (job.config.size, job.config.steps)
+        assert differences(config, job.config) == []

@@ -40,6 +40,7 @@ TASKS = {
     "walker": ("stand", "walk", "run"),
 }
 CAMERA = 0  # every domain of the suite has one
+TIME_LIMIT = 1_000  # frames of an episode in every domain but LQR, whose episodes may never end
 UNBOUNDED = 1e9  # LQR's forces are limited to ±1e10, which means not at all
 RENDER_SIZE = 300  # pixels, about
 
@@ -78,6 +79,7 @@ class DMControl:
         self.native_action_space = spaces.Box(low, high, dtype=np.float64)
         self.action_space: ActionSpace = spaces.Box(-1.0, 1.0, bounds.shape, np.float32)
         self.frame_shape = (1 if grayscale else 3, image_size, image_size)
+        self.time_limit = 0 if domain == "lqr" else TIME_LIMIT
         self._grayscale = grayscale
 
     def reset(self, seed: int) -> None:

@@ -197,7 +197,7 @@ def in_one_task_line(task: str, what: str) -> Iterator[None]:
         yield
     except (InputError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         raise InputError(f"task: {task!r} cannot {what}: {reason}") from error
 

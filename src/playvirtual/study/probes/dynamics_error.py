@@ -63,7 +63,7 @@ def dynamics_mse(
     path = latest_valid(folder.path, (RECORD, STATE_TREE, STATE))
     used = resolve_device(device)
     configure_torch(used, config.precision, config.threads)
-    agent = load_trained_agent(config, path, used)
+    agent, step = load_trained_agent(config, path, used), read_step(path)  # which a run may remove while it is probed
     dynamics = agent.parts.get("forward_dynamics")
     if dynamics is None or not isinstance(agent, EncodesObservations):
         raise InputError(
@@ -74,7 +74,7 @@ def dynamics_mse(
     chosen = config.seed if seed is None else seed
     policy = epsilon_greedy(AsyncPolicy(agent), config.evaluation.eval_epsilon, np.random.default_rng([chosen, 2]))
     played = play_transitions(policy, config, transitions, chosen)
-    return Measured(mean_squared_error(agent.encode, dynamics, played, agent.device), read_step(path))
+    return Measured(mean_squared_error(agent.encode, dynamics, played, agent.device), step)
 
 
 @torch.no_grad()

@@ -172,7 +172,9 @@ def _job(
     folder = folder_name(row.method, preset, changes(to_dict(named)))
     path = out / entry.task.replace("/", "-") / folder / f"seed-{seed}"
     values = flat(to_dict(config))
-    return Job(row.label, config, {name: values[name] for name in wanted}, path, after, grid.probe)
+    # Left to itself a run would choose the size by the device that it finds, which need not be like the one here.
+    given = [*wanted, *(["size"] if config.fitted_to and "size" not in wanted else [])]
+    return Job(row.label, config, {name: values[name] for name in given}, path, after, grid.probe)
 
 
 def check_flags(grid: Experiment, options: Mapping[str, Any]) -> None:
