@@ -35,7 +35,7 @@ OPENINGS = (ROOT.parent / "README.md", ROOT.parent / "docs" / "index.md")
 BENCHMARKS = {"atari": "Atari-100k", "dmc": "DMControl-100k"}
 REPORTED = ("aggregates", "improvement")  # tables of a benchmark's report that docs/results.md repeats
 COLUMNS = ("task", "method", "preset", "seed", "options", "step", "episode", "return", "version", "seconds")
-HEADER = ("task", "method", "preset", "seed", "score", "paper", "wall-clock", "commit")
+HEADER = ("task", "method", "preset", "seed", "score", "paper", "minutes", "commit")
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,18 @@ def score_table(runs: list[CompleteRun]) -> str:
             f"`{method}`" + (f", {run.options}" if run.options else ""),
             run.config["preset"],
             str(run.config["seed"]),
-            f"{with_spread(float(np.mean(returns)), float(np.std(returns)))}, {len(returns)} episodes",
-            with_spread(*paper),
-            f"{run.seconds / 60:.1f} min",
+            _unbroken(with_spread(float(np.mean(returns)), float(np.std(returns)))),
+            _unbroken(with_spread(*paper)),
+            f"{run.seconds / 60:.1f}",
             run.commit,
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _unbroken(score: str) -> str:
+    """A score with its spread, which a narrow column must not break."""
+    return score.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def headline_table(runs: list[CompleteRun]) -> str:
