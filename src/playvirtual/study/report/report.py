@@ -65,8 +65,10 @@ def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, ti
 def _write_section(page: Page, section: Section) -> None:
     page.heading(section.key, section.title)
     if section.common:
-        changed = setting_name("", "paper", section.common).removeprefix(", ")
-        page.add("paragraph", text=f"Changed from the defaults in every run of this section: {changed}.")
+        changed = [setting_name("", "paper", part).removeprefix(", ") for part in section.common_parts]
+        wheres = ("in every run of this section", "where the method of a run does not set it")
+        text = "; ".join(f"{where}: {part}" for where, part in zip(wheres, changed, strict=True) if part)
+        page.add("paragraph", text=f"Changed from the defaults {text}.")
     if rows := section.grid_rows:
         titles = sorted({record.grid.title for record in section.records if record.grid is not None})
         caption = f"Rows of {' and '.join(f'“{title}”' for title in titles)}"
