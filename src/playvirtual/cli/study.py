@@ -205,7 +205,8 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
     else:
-        show(f"next: {shlex.join(['playvirtual', 'report', options.out])}")
+        imports = [word for name in options.imports or () for word in ("--import", name)]
+        show(f"next: {shlex.join(['playvirtual', 'report', options.out, *imports])}")
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
 
 
