@@ -219,10 +219,12 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
 
 def _sources(options: argparse.Namespace) -> list[Source]:
     """What --like, --config and the command's own words say about task, method, preset and fitted settings."""
-    from playvirtual.runs.folder import RunFolder
-
     like, config = getattr(options, "like", None), getattr(options, "config", None)
-    found = [from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True)] if like else []
+    found = []
+    if like:
+        from playvirtual.runs.folder import RunFolder  # PyTorch comes with it: help and slips do not wait for that
+
+        found.append(from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True))
     found += [from_toml(config)] if config else []
     named = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
     found.append(Source({**named, **given_for_fit(options)}))
