@@ -60,8 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "evaluation.json"
     assert main(["evaluate", str(trained), "--device", "cpu", "--quiet", "--json", str(file)]) == 0
-    own = json.loads((trained / "evaluations.jsonl").read_text().splitlines()[-1])
-    assert json.loads(file.read_text()) == own
+    assert file.read_text() == (trained / "evaluations.jsonl").read_text().splitlines(keepends=True)[-1]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +75,23 @@ def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Pa
         (["export", "RUN", "--out", "FILE/x"], "out: 'FILE/x' cannot be written: Not a directory"),
         (["report", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
         (["report", "RUN", "--out", "FILE"], "out: 'FILE' cannot be written: Not a directory"),
+        (
+            ["report", "FILE"],
+            "runs: 'FILE' is a file and not a folder; allowed: run folders, or folders that hold some",
+        ),
+        (
+            ["train", "RUN"],
+            "task: 'RUN' is a run folder and not a task; allowed: `playvirtual train --resume RUN`, or --like RUN",
+        ),
+        (["bench", "RUN"], "task: 'RUN' is a run folder and not a task; allowed: what `playvirtual list tasks` shows"),
+        (
+            ["train", "--config", "RUN"],
+            "config: 'RUN' is a run's; allowed: a TOML file, or --like RUN (Python: like=…)",
+        ),
+        (
+            ["train", "--config", "FILE"],
+            "config: 'FILE' is a run's; allowed: a TOML file, or --like RUN (Python: like=",
+        ),
         (["sweep", "toy", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file"),
         (["sweep", "toy", "--out", "FILE", "--seeds", "1"], "out: 'FILE' cannot be written: File exists"),
         (["sweep", "toy", "--engine", "ray", "--cpus-per-run", "nan"], "cpus_per_run: nan is not allowed"),
