@@ -25,8 +25,8 @@ from playvirtual.cli.flags import (
 )
 from playvirtual.config.build import base
 from playvirtual.config.schema import PRESETS, Config
-from playvirtual.errors import InputError, writing
-from playvirtual.messages import show
+from playvirtual.errors import InputError, shown, writing
+from playvirtual.messages import say, show
 from playvirtual.options import coerce
 
 SWEEP_HELP = """\
@@ -232,4 +232,8 @@ def _report(options: argparse.Namespace) -> int:
 
     written = report([_folder("runs", path) for path in options.runs], _folder("out", options.out), title=options.title)
     show(f"{written.summary}\nreport: {written.page}")
+    if written.unusable:
+        first, *others = written.unusable
+        more = f" ({len(others)} more on the page)" if others else ""
+        say(f"{shown(first.path)} cannot be used: {first.reason}{more}")
     return 0

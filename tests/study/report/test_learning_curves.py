@@ -141,6 +141,13 @@ def test_losses_stand_beside_returns_and_only_of_methods_that_have_them(tmp_path
     plt.close(figure)
 
 
+def test_one_line_of_metrics_makes_no_plot(tmp_path: Path) -> None:
+    metrics = write(tmp_path / "a", "spr", 1, [(STEPS, 2.0)]) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])
+    assert learning_curves.curve_plot(only_section(tmp_path)) is None
+    assert learning_curves.loss_plot(only_section(tmp_path)) is None
+
+
 GRID = """
 title = "How far ahead"
 [[row]]

@@ -25,10 +25,11 @@ TITLE = "Study report"
 
 @dataclass(frozen=True)
 class Written:
-    """The finished page, and in one line how many runs it is of."""
+    """The finished page, in one line how many runs it is of, and the folders that cannot be used."""
 
     page: Path
     summary: str
+    unusable: list[Problem]
 
 
 def report(roots: Sequence[Path], out: Path, title: str | None = None) -> Written:
@@ -39,7 +40,8 @@ def report(roots: Sequence[Path], out: Path, title: str | None = None) -> Writte
     records, problems = collect(roots)
     with writing("out", out):
         page = _write(records, problems, out, title or _grid_title(records) or TITLE)
-    return Written(page, completeness.summary(records, problems))
+    unusable = [problem for problem in problems if problem.kind == "unusable"]
+    return Written(page, completeness.summary(records, problems), unusable)
 
 
 def _grid_title(records: Sequence[Record]) -> str:
