@@ -40,7 +40,9 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     resumed = playvirtual("train", "toy/catch", *QUICK, "--resume", cwd=tmp_path)
     assert resumed.returncode == 0
     assert train.stdout.endswith(resumed.stdout)  # the same score, and no progress before it
-    assert resumed.stderr == "playvirtual: runs/toy-catch/playvirtual/seed-1 is finished already\n"
+    assert (
+        resumed.stderr == "playvirtual: runs/toy-catch/playvirtual/seed-1 is finished already; more steps extend it\n"
+    )
 
     scored = playvirtual("evaluate", str(run), "--episodes", "7", "--video", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
@@ -150,7 +152,10 @@ def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
     train = playvirtual("train", "--run-dir", "atari/x", "toy/reach", *QUICK, "--crop-size", "10", cwd=tmp_path)
     assert train.returncode == 0, train.stderr
     resumed = playvirtual("train", "--resume", "atari/x", cwd=tmp_path)
-    assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
+    assert (resumed.returncode, resumed.stderr) == (
+        0,
+        "playvirtual: atari/x is finished already; more steps extend it\n",
+    )
     # The flags are those of the run's task, which is not the default one.
     changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
     assert "another configuration (crop_size: 10 → 9); allowed: " in changed.stderr

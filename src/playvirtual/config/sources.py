@@ -61,6 +61,8 @@ def from_mapping(values: Mapping[Any, Any], where: str = "config") -> Source:
         found[name] = value
     known = {f.name for f, _ in every_option()}
     for name, value in found.items():
+        if name not in known and isinstance(value, Mapping):
+            raise InputError(f"{where}: {unknown('table', name, GROUPS)}")
         if name not in known:
             raise InputError(f"{where}: {UnknownOption(name, known)}")
         if isinstance(value, Mapping):
