@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.messages import replace_unencodable
 from tests.cli.command import QUICK, started
+from tests.waiting import HANG
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,14 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert err.startswith(f"playvirtual: error: {message}")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_slips_do_not_wait_for_pytorch(tmp_path: Path) -> None:
+    code = "import sys; from playvirtual.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    words = [sys.executable, "-c", code, "train", "toy/cach"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+    assert "did you mean 'toy/catch'?" in done.stderr
+    assert done.returncode == 0
 
 
 @pytest.mark.slow

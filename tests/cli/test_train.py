@@ -40,7 +40,9 @@ def test_train_evaluate_and_a_second_run_in_the_same_folder(tmp_path: Path) -> N
     resumed = playvirtual("train", "toy/catch", *QUICK, "--resume", cwd=tmp_path)
     assert resumed.returncode == 0
     assert train.stdout.endswith(resumed.stdout)  # the same score, and no progress before it
-    assert resumed.stderr == "playvirtual: runs/toy-catch/playvirtual/seed-1 is finished already\n"
+    assert (
+        resumed.stderr == "playvirtual: runs/toy-catch/playvirtual/seed-1 is finished already; more steps extend it\n"
+    )
 
     scored = playvirtual("evaluate", str(run), "--episodes", "7", "--video", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
@@ -60,8 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "evaluation.json"
     assert main(["evaluate", str(trained), "--device", "cpu", "--quiet", "--json", str(file)]) == 0
-    own = json.loads((trained / "evaluations.jsonl").read_text().splitlines()[-1])
-    assert json.loads(file.read_text()) == own
+    assert file.read_text() == (trained / "evaluations.jsonl").read_text().splitlines(keepends=True)[-1]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,23 @@ def test_evaluate_writes_the_line_of_the_runs_own_evaluation_as_json(trained: Pa
         (["export", "RUN", "--out", "FILE/x"], "out: 'FILE/x' cannot be written: Not a directory"),
         (["report", "RUN", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file or directory"),
         (["report", "RUN", "--out", "FILE"], "out: 'FILE' cannot be written: Not a directory"),
+        (
+            ["report", "FILE"],
+            "runs: 'FILE' is a file and not a folder; allowed: run folders, or folders that hold some",
+        ),
+        (
+            ["train", "RUN"],
+            "task: 'RUN' is a run folder and not a task; allowed: `playvirtual train --resume RUN`, or --like RUN",
+        ),
+        (["bench", "RUN"], "task: 'RUN' is a run folder and not a task; allowed: what `playvirtual list tasks` shows"),
+        (
+            ["train", "--config", "RUN"],
+            "config: 'RUN' is a run's; allowed: a TOML file, or --like RUN (Python: like=…)",
+        ),
+        (
+            ["train", "--config", "FILE"],
+            "config: 'FILE' is a run's; allowed: a TOML file, or --like RUN (Python: like=",
+        ),
         (["sweep", "toy", "--out", "/proc/x"], "out: '/proc/x' cannot be written: No such file"),
         (["sweep", "toy", "--out", "FILE", "--seeds", "1"], "out: 'FILE' cannot be written: File exists"),
         (["sweep", "toy", "--engine", "ray", "--cpus-per-run", "nan"], "cpus_per_run: nan is not allowed"),
@@ -134,7 +152,10 @@ def test_folders_may_be_named_like_tasks(tmp_path: Path) -> None:
     train = playvirtual("train", "--run-dir", "atari/x", "toy/reach", *QUICK, "--crop-size", "10", cwd=tmp_path)
     assert train.returncode == 0, train.stderr
     resumed = playvirtual("train", "--resume", "atari/x", cwd=tmp_path)
-    assert (resumed.returncode, resumed.stderr) == (0, "playvirtual: atari/x is finished already\n")
+    assert (resumed.returncode, resumed.stderr) == (
+        0,
+        "playvirtual: atari/x is finished already; more steps extend it\n",
+    )
     # The flags are those of the run's task, which is not the default one.
     changed = playvirtual("train", "--crop-size", "9", "--resume", "atari/x", cwd=tmp_path)
     assert "another configuration (crop_size: 10 → 9); allowed: " in changed.stderr

@@ -70,6 +70,7 @@ def test_another_method_or_task_keeps_what_was_changed_alone() -> None:
         ("K = 3\n[objective]\nK = 4", "K: it is given twice"),
         ("agent = 'rainbow'", "agent: 'rainbow' is not allowed; allowed: a table of options"),
         ("K = {a = 1}", "K: {'a': 1} is not allowed; allowed: a value, not a table"),
+        ("[agnt]\nhidden = 3", "table: 'agnt' is not known; did you mean 'agent'? allowed: agent, environment, eval"),
         ("stop_at_score = 'high'", "stop_at_score: 'high' is not allowed; allowed: a number"),
         ("K = ", "is not TOML: Invalid value"),
     ],

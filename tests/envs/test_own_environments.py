@@ -142,7 +142,7 @@ def test_the_task_names_a_class_of_a_module(module: str) -> None:
         ("env/{}_no:Dot", "cannot import the module '{}_no': there is no such module; allowed: an installed module"),
         ("env/maze", "handed over in Python: the same there, as in pv.evaluate(RUN, env=factory)"),
         ("gym/Dot-v0", "gym/MODULE:Dot-v0 or --import MODULE"),
-        ("gym/{}:Dot-v0", "'{}' registers none of its own"),
+        ("gym/{0}:Dot-v0", "'{0}' registers none of its own; allowed: an id that it registers, or env/{0}:CLASS"),
     ],
 )
 def test_a_wrong_name_gets_one_line_that_says_what_to_do(task: str, said: str, module: str) -> None:

@@ -172,6 +172,47 @@ def test_the_limit_of_scored_episodes_is_said_where_neither_environment_nor_opti
     )
 
 
+class Shades(gymnasium.Env):
+    """Renders a gray image and observes what it is told to."""
+
+    action_space = spaces.Discrete(2)
+    render_mode = "rgb_array"
+
+    def __init__(self, observation_space):
+        self.observation_space = observation_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, True, {}
+
+    def render(self):
+        return np.zeros((6, 6, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (spaces.Box(0, 255, (6, 6, 3), np.uint8), None),
+        (spaces.Box(0, 1, (6, 6, 3), np.float32), "float32 of shape (6, 6, 3)"),
+        (spaces.Discrete(4), "a Discrete"),
+    ],
+)
+def test_training_says_where_the_agent_sees_a_rendering_in_place_of_observations(
+    no_families_are_left, settings, caplog, space, said
+):
+    caplog.set_level("INFO", "playvirtual")
+    register_env("shades", lambda name, config: Shades(space))
+    config = settings(action_repeat=1, max_episode_frames=10, image_size=6)
+    make(f"shades/{type(space).__name__}-{space.dtype}", 1, training=False, config=config)
+    assert not caplog.records
+    task = f"shades/{space.dtype}"
+    make(task, 2, training=True, config=config)
+    line = f"{task}: the agent sees what it renders, since its observations, {said}, are no images of uint8"
+    assert [record.getMessage() for record in caplog.records] == ([line] if said else [])
+
+
 @pytest.mark.parametrize("task", ["toy/catch", "toy/reach"])
 def test_episodes_of_the_toys_end_at_their_time_limit(task, settings, caplog):
     caplog.set_level("INFO", "playvirtual")

@@ -234,8 +234,11 @@ def optional_int(name: str, text: str | None) -> int | None:
     return None if text is None else int(coerce(name, int, text))
 
 
-def json_file(path: str | None) -> Callable[[Mapping[str, Any]], None]:
-    """A function that writes a record to `path`, if there is one; a path that cannot be written is refused now."""
+def json_file(path: str | None, indent: int | None = 1) -> Callable[[Mapping[str, Any]], None]:
+    """A function that writes a record to `path`, if there is one, in one line if `indent` is None.
+
+    A path that cannot be written is refused now.
+    """
     if path is None:
         return lambda record: None
     file = Path(path)
@@ -244,7 +247,7 @@ def json_file(path: str | None) -> Callable[[Mapping[str, Any]], None]:
 
     def write(record: Mapping[str, Any]) -> None:
         try:
-            file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(record, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunError(f"cannot write {path!r}: {error.strerror}") from error
 

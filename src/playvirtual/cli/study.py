@@ -25,8 +25,8 @@ from playvirtual.cli.flags import (
 )
 from playvirtual.config.build import base
 from playvirtual.config.schema import PRESETS, Config
-from playvirtual.errors import InputError, writing
-from playvirtual.messages import show
+from playvirtual.errors import InputError, shown, writing
+from playvirtual.messages import say, show
 from playvirtual.options import coerce
 
 SWEEP_HELP = """\
@@ -205,7 +205,8 @@ def _sweep(options: argparse.Namespace, words: Sequence[str]) -> int:
     if text := outcome(result, shlex.join(["playvirtual", *words])):
         print(text, file=sys.stderr)
     else:
-        show(f"next: {shlex.join(['playvirtual', 'report', options.out])}")
+        imports = [word for name in options.imports or () for word in ("--import", name)]
+        show(f"next: {shlex.join(['playvirtual', 'report', options.out, *imports])}")
     return 128 + result.stopped_by if result.stopped_by else int(bool(result.failed))
 
 
@@ -231,4 +232,8 @@ def _report(options: argparse.Namespace) -> int:
 
     written = report([_folder("runs", path) for path in options.runs], _folder("out", options.out), title=options.title)
     show(f"{written.summary}\nreport: {written.page}")
+    if written.unusable:
+        first, *others = written.unusable
+        more = f" ({len(others)} more on the page)" if others else ""
+        say(f"{shown(first.path)} cannot be used: {first.reason}{more}")
     return 0

@@ -38,7 +38,7 @@ from playvirtual.config.sources import (
     names,
     to_toml,
 )
-from playvirtual.envs import import_modules
+from playvirtual.envs import check_name, import_modules
 from playvirtual.errors import InputError, writing
 from playvirtual.files import Unreadable
 from playvirtual.messages import show
@@ -214,15 +214,32 @@ def _task_shown(command: str, words: Sequence[str], add_arguments: Callable[[Any
         import_modules(given.get("imports", ()))
         return "task" in found, defaults(found.get("task", DEFAULT_TASK), found["method"], found["preset"], given)
     except InputError as error:
-        raise stray or error from None
+        raise stray or _run_as_task(command, options.task) or error from None
+
+
+def _run_as_task(command: str, task: str | None) -> InputError | None:
+    """The error for a run folder where a task is wanted; None if there is no such folder, or a task of that name."""
+    try:
+        if not task or not files.is_file(Path(task, "config.json"), "task"):
+            return None
+        check_name(task)
+    except Unreadable:
+        return None
+    except InputError:
+        of_run = f"`playvirtual train --resume {task}`, or --like {task} for another run with its options"
+        allowed = of_run if command == "train" else "what `playvirtual list tasks` shows"
+        return InputError(f"task: {task!r} is a run folder and not a task; allowed: {allowed}")
+    return None
 
 
 def _sources(options: argparse.Namespace) -> list[Source]:
     """What --like, --config and the command's own words say about task, method, preset and fitted settings."""
-    from playvirtual.runs.folder import RunFolder
-
     like, config = getattr(options, "like", None), getattr(options, "config", None)
-    found = [from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True)] if like else []
+    found = []
+    if like:
+        from playvirtual.runs.folder import RunFolder  # PyTorch comes with it: help and slips do not wait for that
+
+        found.append(from_config(RunFolder.open(like, "like").config(), f"like: {like!r}", foreign=True))
     found += [from_toml(config)] if config else []
     named = {name: getattr(options, name) for name in NAMES if getattr(options, name) is not None}
     found.append(Source({**named, **given_for_fit(options)}))
@@ -301,7 +318,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from playvirtual.training.display.video import Recorder
     from playvirtual.training.evaluation import evaluation_line
 
-    folder, write = RunFolder.open(options.path), json_file(options.json)
+    folder, write = RunFolder.open(options.path), json_file(options.json, indent=None)
     config = folder.trusted_config(trust_env=options.trust_env)
     episodes, seed = optional_int("episodes", options.episodes), optional_int("seed", options.seed)
     recorder = Recorder(load(options.path, options.device)) if options.video else None

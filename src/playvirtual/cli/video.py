@@ -28,7 +28,7 @@ def add_video(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("path", metavar="RUN", help="a run folder or an export")
+    parser.add_argument("path", metavar="RUN", help="a run folder, an export, or the name of a built-in agent")
     parser.add_argument("--episodes", metavar="N", default="4", help="1 to 25 (default: 4)")
     parser.add_argument("--seed", metavar="N", help="seed of the episodes (default: the run's)")
     parser.add_argument("--frames", metavar="N", default="1000", help="of an episode at most (default: 1000)")

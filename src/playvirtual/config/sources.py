@@ -43,6 +43,11 @@ def from_config(config: Config, where: str = "config", *, foreign: bool = False)
 
 def from_toml(path: Path | str) -> Source:
     """The options in a TOML file, named like the flags of `playvirtual train`, at the top or in tables of groups."""
+    run = Path(path).parent if Path(path).name == "config.json" else Path(path)
+    if files.is_file(run / "config.json", "config"):
+        raise InputError(
+            f"config: {str(path)!r} is a run's; allowed: a TOML file, or --like {run} (Python: like=…) for its options"
+        )
     return from_mapping(files.read_toml(Path(path), "config"), f"config: {str(path)!r}")._replace(foreign=True)
 
 
@@ -56,6 +61,8 @@ def from_mapping(values: Mapping[Any, Any], where: str = "config") -> Source:
         found[name] = value
     known = {f.name for f, _ in every_option()}
     for name, value in found.items():
+        if name not in known and isinstance(value, Mapping):
+            raise InputError(f"{where}: {unknown('table', name, GROUPS)}")
         if name not in known:
             raise InputError(f"{where}: {UnknownOption(name, known)}")
         if isinstance(value, Mapping):

@@ -178,6 +178,8 @@ def make(
     if spec.make_vector is not None:
         return spec.make_vector(_split(task)[1], num_envs, training=training, config=config)
     singles = [_make_single(task, config) for _ in range(num_envs)]
+    if training and (unseen := getattr(singles[0], "unseen", "")):
+        _log_rendered(task, unseen)
     max_frames = config.max_episode_frames if training else _evaluation_limit(task, singles[0], config)
     return SyncVectorEnv(singles, action_repeat=config.action_repeat, max_frames=max_frames, task=task)
 
@@ -192,6 +194,14 @@ def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> i
         return config.max_episode_frames
     _log_limit(task, "max_episode_steps" if hasattr(env, "time_limit") else "an attribute time_limit")
     return EVALUATION_LIMIT
+
+
+@cache
+def _log_rendered(task: str, unseen: str) -> None:
+    """Tells once that a run sees renderings in the place of observations that are no images."""
+    logging.getLogger("playvirtual").info(
+        "%s: the agent sees what it renders, since its observations, %s, are no images of uint8", task, unseen
+    )
 
 
 @cache

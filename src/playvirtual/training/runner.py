@@ -111,7 +111,7 @@ def _resume(config: Config, path: Path, make_runner: Callable[[Trainer, RunFolde
         jsonl.check_regular(path)
         returns = jsonl.returns(path, config.agent_steps * config.frames_per_step)  # of the last evaluation
         if returns is not None:
-            logger.info(f"{path} is finished already")
+            logger.info(f"{path} is finished already; more steps extend it")
             return Run(path, config, returns)
         early, own = stopped.read(path), folder.config()
         if early is not None and (own.steps, own.stop_at_score) == (config.steps, config.stop_at_score):

@@ -141,6 +141,13 @@ def test_losses_stand_beside_returns_and_only_of_methods_that_have_them(tmp_path
     plt.close(figure)
 
 
+def test_one_line_of_metrics_makes_no_plot(tmp_path: Path) -> None:
+    metrics = write(tmp_path / "a", "spr", 1, [(STEPS, 2.0)]) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])
+    assert learning_curves.curve_plot(only_section(tmp_path)) is None
+    assert learning_curves.loss_plot(only_section(tmp_path)) is None
+
+
 GRID = """
 title = "How far ahead"
 [[row]]
@@ -172,6 +179,22 @@ def test_a_grids_title_and_labels_are_those_of_its_report(tmp_path: Path) -> Non
     # Another grid that calls the same run otherwise: its setting has the name of its options again.
     grid_record.write(out, "other", "Other", [(jobs[1].path, "short")])
     assert [setting.name for setting in only_section(out).runs] == ["baseline", "playvirtual, K = 1"]
+
+
+def test_a_change_that_some_methods_set_themselves_is_not_said_to_be_of_every_run(tmp_path: Path) -> None:
+    """SPR has M = 0 of its own: M = 4 is of PlayVirtual alone, the warm-up of both."""
+    out = tmp_path / "runs"
+    write(out / "toy-catch" / "spr" / "seed-1", "spr", 1, whole(), i_end=9)
+    few = write(out / "toy-catch" / "few" / "seed-1", "playvirtual", 1, whole(), i_end=9, M="4")
+    page = report([out], tmp_path / "report").page.read_text()
+    both = "Changed from the defaults in every run of this section: i_end = 9"
+    assert f"{both}; where the method of a run does not set it: M = 4.<" in page
+    grid_record.write(out, "mine", "Mine", [(few, "four")])
+    assert only_section(out).grid_rows == {"four": "playvirtual, M = 4"}
+    write(tmp_path / "c", "playvirtual-nd", 1, whole(), i_end=9, M="4")
+    page = report([few, tmp_path / "c"], tmp_path / "report").page.read_text()
+    assert "Changed from the defaults in every run of this section: M = 4, i_end = 9.<" in page
+    assert "gl: the OpenGL back end" not in page  # no run has recorded one
 
 
 @pytest.mark.parametrize(

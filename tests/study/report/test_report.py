@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import playvirtual as pv
+from playvirtual.cli.main import main
 from playvirtual.study.report.page import Page
 from playvirtual.study.report.records import collect
 from playvirtual.study.report.report import report
@@ -311,6 +312,19 @@ def test_one_run_each_is_called_too_few(tmp_path: Path) -> None:
     assert "the share of runs above each score, with 95 % bands." in page
     assert "Probability of improvement with 95 % intervals; " in page
     assert "leaves no interval" not in page
+
+
+def test_the_command_says_why_a_folder_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name, "toy/catch", "spr", 1, 0.2)
+        config = tmp_path / name / "config.json"
+        config.write_text(config.read_text().replace("toy/catch", "mine/maze"))
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("0 finished runs of 0 tasks, 2 unusable folders\n")
+    assert err.startswith(f"playvirtual: '{tmp_path}/a' cannot be used: task family: 'mine' is not known; ")
+    assert err.endswith(" (1 more on the page)\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names there are text")

@@ -15,6 +15,7 @@ import pytest
 from playvirtual.cli.main import main
 from tests.cli.command import playvirtual
 from tests.study.chromium import needs_chromium, open_page
+from tests.study.untrained import write_run
 from tests.waiting import HANG, wait_until
 
 QUICK = [
@@ -42,6 +43,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert written.returncode == 0, written.stderr
     assert "6 finished runs of 1 task" in written.stdout
     return folder
+
+
+def test_the_report_that_is_suggested_imports_what_the_sweep_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "toy-catch" / "spr" / "seed-1", "toy/catch", "spr", 1, 0.0)
+    words = ["sweep", "toy", "--suite", "toy/catch", "--rows", "spr", "--seeds", "1", "--out", str(tmp_path)]
+    assert main([*words, "--import", "json"]) == 0
+    assert capsys.readouterr().out.endswith(f"\nnext: playvirtual report {tmp_path} --import json\n")
 
 
 @pytest.mark.slow

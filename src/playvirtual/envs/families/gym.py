@@ -47,6 +47,7 @@ class GymEnv:
         self.action_space = _action_space(task, env.action_space)
         self.native_action_space = env.action_space
         self.observed_parts = self._parts.describe() if self._parts is not None else None
+        self.unseen = "" if self._parts is not None else _described(space)  # observations that no agent gets to see
         self._observation: Any = None
         self.time_limit = _time_limit(env)
         self.action_names = getattr(env.unwrapped, "action_names", ())
@@ -164,7 +165,10 @@ def _unknown_id(env_id: str, module: str, name: str) -> InputError:
     if module:
         own = [known for known, spec in gymnasium.registry.items() if _defining_module(spec) == module]
         what = f"the module {module!r} registers {', '.join(own)}" if own else f"{module!r} registers none of its own"
-        return InputError(f"task: 'gym/{env_id}' is not known; {hint}{what}; allowed: an id that it registers")
+        return InputError(
+            f"task: 'gym/{env_id}' is not known; {hint}{what}; allowed: an id that it registers, or "
+            f"env/{module}:CLASS, which needs no registering"
+        )
     return InputError(
         f"task: 'gym/{env_id}' is not known; {hint}allowed: an id that Gymnasium knows; for an environment of your "
         f"own: gym/MODULE:{name} or --import MODULE with the module that registers it, or env/MODULE:CLASS, which "
@@ -225,6 +229,11 @@ def prepare_drawing() -> None:
         # Not "dummy" alone: some environments, such as highway-env's, draw nothing where they read that.
         os.environ.setdefault("SDL_VIDEODRIVER", "offscreen,dummy")
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # Gymnasium before 1.3 opens a sound card, and complains
+
+
+def _described(space: spaces.Space[Any]) -> str:
+    """As in "float32 of shape (4,)", or the kind of a space that is more than an array."""
+    return f"{space.dtype} of shape {space.shape}" if isinstance(space, spaces.Box) else f"a {type(space).__name__}"
 
 
 def _action_space(task: str, space: spaces.Space[Any]) -> ActionSpace:

@@ -144,7 +144,8 @@ def version_table(records: Sequence[Record]) -> Table | None:
             next(iter(numbers)) if single else ", ".join(f"{n} ({counted(runs, 'run')})" for n, runs in numbers.items())
         )
         rows.append((package, shown))
-    note = "gl: the OpenGL back end that drew the pixels of DMControl, where runs recorded it."
+    drawn = "gl: the OpenGL back end that drew the pixels of DMControl, where runs recorded it."
+    note = drawn if "gl" in counts else ""
     return Table("versions", "What the runs were made with", ("package", "version"), rows, note=note) if rows else None
 
 

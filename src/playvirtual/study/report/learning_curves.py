@@ -104,21 +104,25 @@ def loss_plot(section: Section) -> Figure | None:
     names = [name for name in LOSS_NAMES if any(name in found for found in metrics.values())]
     if not names:
         return None
-    look, columns = Look(section.settings), 1 + len(names)
+    look, columns, some = Look(section.settings), 1 + len(names), False
     size = (9.2, 0.6 + 1.7 * len(tasks))
     figure, panels = plt.subplots(len(tasks), columns, figsize=size, layout="constrained", squeeze=False)
     for row, task in zip(panels, tasks, strict=True):
         shown = panel_shows(section, task)
-        _draw_panel(row[0], section, task, look, partial(_returns, shown))
+        some |= _draw_panel(row[0], section, task, look, partial(_returns, shown))
         row[0].set_ylabel(f"{plain(task)}", fontsize=8)
         row[0].set_title("return, training" if shown == "training" else "return, evaluations", fontsize=8)
         for axes, name in zip(row[1:], names, strict=True):
             drawn = _draw_panel(axes, section, task, look, partial(_named, metrics, name), marks=False)
+            some |= drawn
             axes.set_visible(drawn)
             axes.set_title(LOSS_NAMES[name], fontsize=8)
         for axes in row:
             _format_steps(axes, bins=3)
             axes.tick_params(labelsize=7)
+    if not some:  # runs of one line of metrics each
+        plt.close(figure)
+        return None
     figure.supxlabel("steps", fontsize=9)
     add_legend(figure, look, section.settings, _marks(section))
     return figure

@@ -78,8 +78,9 @@ def collect(roots: Sequence[Path]) -> tuple[list[Record], list[Problem]]:
     records: list[Record] = []
     problems: list[Problem] = []
     for root in roots:
-        if files.kind(root, "runs") is None:
-            raise InputError(f"runs: {shown(root)} is not there; allowed: run folders, or folders that hold some")
+        if (found := files.kind(root, "runs")) != "folder":
+            what = "is not there" if found is None else "is a file and not a folder"
+            raise InputError(f"runs: {shown(root)} {what}; allowed: run folders, or folders that hold some")
         for path in _run_folders(root, problems):
             try:
                 records.append(read(path, grids))

@@ -25,10 +25,11 @@ TITLE = "Study report"
 
 @dataclass(frozen=True)
 class Written:
-    """The finished page, and in one line how many runs it is of."""
+    """The finished page, in one line how many runs it is of, and the folders that cannot be used."""
 
     page: Path
     summary: str
+    unusable: list[Problem]
 
 
 def report(roots: Sequence[Path], out: Path, title: str | None = None) -> Written:
@@ -39,7 +40,8 @@ def report(roots: Sequence[Path], out: Path, title: str | None = None) -> Writte
     records, problems = collect(roots)
     with writing("out", out):
         page = _write(records, problems, out, title or _grid_title(records) or TITLE)
-    return Written(page, completeness.summary(records, problems))
+    unusable = [problem for problem in problems if problem.kind == "unusable"]
+    return Written(page, completeness.summary(records, problems), unusable)
 
 
 def _grid_title(records: Sequence[Record]) -> str:
@@ -65,8 +67,10 @@ def _write(records: Sequence[Record], problems: Sequence[Problem], out: Path, ti
 def _write_section(page: Page, section: Section) -> None:
     page.heading(section.key, section.title)
     if section.common:
-        changed = setting_name("", "paper", section.common).removeprefix(", ")
-        page.add("paragraph", text=f"Changed from the defaults in every run of this section: {changed}.")
+        changed = [setting_name("", "paper", part).removeprefix(", ") for part in section.common_parts]
+        wheres = ("in every run of this section", "where the method of a run does not set it")
+        text = "; ".join(f"{where}: {part}" for where, part in zip(wheres, changed, strict=True) if part)
+        page.add("paragraph", text=f"Changed from the defaults {text}.")
     if rows := section.grid_rows:
         titles = sorted({record.grid.title for record in section.records if record.grid is not None})
         caption = f"Rows of {' and '.join(f'“{title}”' for title in titles)}"

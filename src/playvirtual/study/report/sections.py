@@ -104,14 +104,27 @@ class Section:
         return sorted({*self.runs, *self.unfinished_by_setting})
 
     @property
+    def common_parts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The shared changes that all runs have, and those of options that the methods of some runs set themselves."""
+        own = {name for setting in self.settings for name in method_changes(setting.method)}
+        return (
+            {name: value for name, value in self.common.items() if name not in own},
+            {name: value for name, value in self.common.items() if name in own},
+        )
+
+    @property
     def grid_rows(self) -> dict[str, str]:
         """Label → setting of the rows of a grid of one's own that have given settings their names."""
         named = {setting.name: setting for setting in self.settings}
         labels = {record.grid.label for record in self.records if record.grid is not None}
-        return {
-            label: setting_name(named[label].method, named[label].preset, dict(named[label].changed))
-            for label in sorted(labels & named.keys())
-        }
+        rows = {label: named[label] for label in sorted(labels & named.keys())}
+        return {label: setting_name(row.method, row.preset, self._not_of_all(row)) for label, row in rows.items()}
+
+    def _not_of_all(self, setting: Setting) -> dict[str, Any]:
+        """The changes of a setting that not all runs of the section have."""
+        own = method_changes(setting.method)
+        shared = {name: value for name, value in self.common_parts[1].items() if name not in own}
+        return {**dict(setting.changed), **shared}
 
     @property
     def suite(self) -> str | None:

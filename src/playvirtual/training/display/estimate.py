@@ -121,7 +121,7 @@ def estimate_lines(estimate: Estimate, config: Config, device: torch.device, ste
     update = f"{1e3 * estimate.update:.3g} ms" if estimate.update < 1 else f"{estimate.update:.3g} s"
     where = "GPU" if device.type == "cuda" else "CPU"
     lines = [
-        f"estimate: about {duration(seconds)} on this {where}, and the evaluations: {', then '.join(phases)}; "
+        f"estimate: about {duration(seconds)} on this {where} without the evaluations: {', then '.join(phases)}; "
         f"measured: an update takes {update}"
     ]
     if seconds > LONG:
