@@ -34,7 +34,7 @@ class SingleEnv(Protocol):
     - `action_names`: of discrete actions, for videos
     - `native_action_space`: what the simulator's own `step` takes, where that is another space than `action_space`
     - `observed_parts`: the parts of observations that are a Dict, as `ObservedParts.describe` gives them
-    - `unseen`: what its observations are where the agent sees a rendering in their place, for a message; "": it sees them
+    - `unseen`: what its observations are, for a message, where the agent sees a rendering in their place; else ""
     - `image_shape`, `numbers`: (C, H, W) of its images at their own size, and how many numbers stand beside the image
     """
 
