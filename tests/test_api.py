@@ -123,7 +123,7 @@ def test_what_an_agent_cannot_look_at_is_named(task: str, observation: Any) -> N
 
 
 def test_what_is_no_name_and_no_folder_is_named() -> None:
-    with pytest.raises(pv.InputError, match=r"^method: None is not known; allowed: curl, curl-virtual, "):
+    with pytest.raises(pv.InputError, match=r"^method: None is not known; allowed: bbf, bbf-virtual, curl, "):
         pv.train("toy/catch", method=None)
     with pytest.raises(pv.InputError, match=r"^run: None is not allowed; allowed: what `pv.train` returned, or a run"):
         pv.load(None)

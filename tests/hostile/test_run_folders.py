@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,8 @@ def test_one_rotten_file_does_not_take_the_others_down(
     run = commands.copy("begun-catch")
     spoil(run / name)
     reported = commands.run("report", "good", "run", "--out", "page")
-    assert (reported.code, reported.err) == (0, "")
+    assert reported.code == 0
+    assert reported.err == "" or re.fullmatch(r"playvirtual: 'run' cannot be used: run: 'run/.*\n", reported.err)
     assert "run" in (commands.folder / "page" / "index.html").read_text()
     evaluated = commands.run("evaluate", "run", "--episodes=1")
     assert evaluated.code == (2 if name == "config.json" else 0), evaluated

@@ -177,7 +177,13 @@ LEARNS: list[tuple[str, str, dict[str, Any], float]] = [
     (
         "toy/catch",
         "bbf",
-        {"steps": 2_400, "learning_starts": 250, "epsilon_decay_steps": 400, "reset_every": 1_200},
+        {
+            "steps": 1_900,
+            "learning_starts": 250,
+            "epsilon_decay_steps": 400,
+            "reset_every": 900,
+            "updates_per_step": 1.0,
+        },
         -0.2,
     ),
     ("toy/reach", "sac-ae", {"steps": 850, "learning_starts": 250}, 20.0),
