@@ -146,6 +146,10 @@ def test_field_names_are_unique() -> None:
         ({"v_max": 10}, "option: 'v_max' is not one of dmc/walker-walk, which has continuous actions"),  # Rainbow's
         ({"strides": (2, 1)}, "channels, kernel_sizes, strides"),
         ({"capacity": 9}, "capacity: 9 is not allowed; allowed: 10 or more, for the 6 steps that a batch looks ahead"),
+        (
+            {"capacity": 7, "frame_stack": 1},
+            "capacity: 7 is not .* ahead, the 1 frame of an observation and the last one",
+        ),
         ({"learning_starts": 6}, "learning_starts: 6 is not allowed; allowed: more than 6"),
         ({"steps": 1_998}, "steps: 1998 is not allowed; allowed: 1999 or more"),  # 2 frames per agent step
     ],

@@ -14,6 +14,7 @@ from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.modules import check_imports
 from playvirtual.errors import InputError, unknown, unregistered
+from playvirtual.messages import counted
 from playvirtual.options import LARGEST_INT, UnknownOption, check_intervals, coerce, leaves, option, types_of
 
 PRESETS = ("paper", "reference")
@@ -421,19 +422,19 @@ def _check_convolutions(channels: Sequence[int], kernel_sizes: Sequence[int], st
 
 def _check_replay(config: Config) -> None:
     """There must be something to sample at the first update, and room for it later."""
-    span = config.agent.lookahead(config.objective.K)
+    span, stack = config.agent.lookahead(config.objective.K), config.environment.frame_stack
     if config.replay.learning_starts <= span:
         raise InputError(
             f"learning_starts: {config.replay.learning_starts} is not allowed; allowed: more than {span}, "
             "the steps that a batch looks ahead"
         )
     # One entry more, since the last frame of a truncated episode is an entry at which no batch can start.
-    room = span + config.environment.frame_stack + 1
+    room = span + stack + 1
     if config.replay.capacity < room:
         raise InputError(
-            f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the {span} steps that a "
-            f"batch looks ahead, the {config.environment.frame_stack} frames of an observation and the last one of an "
-            "episode"
+            f"capacity: {config.replay.capacity} is not allowed; allowed: {room} or more, for the "
+            f"{counted(span, 'step')} that a batch looks ahead, the {counted(stack, 'frame')} of an observation and "
+            "the last one of an episode"
         )
 
 
