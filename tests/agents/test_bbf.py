@@ -35,7 +35,8 @@ def test_returns_are_annealed_exponentially(progress: float, n_step: int, discou
 
 def test_annealing_begins_anew_after_each_reset() -> None:
     """10,000 updates are 5,000 steps; updates begin in step 2,000 and resets come after 20,000, 40,000, …"""
-    agent = rainbow_agent("bbf", Bbf, "atari/pong", channels="2,2,2", kernel_sizes="3,3,3", strides="2,2,2")
+    small = {"channels": "2,2,2", "kernel_sizes": "3,3,3", "strides": "2,2,2"}
+    agent = rainbow_agent("bbf", Bbf, "atari/pong", reset_every=20_000, **small)
     n_step, discount = agent.schedules["n_step"], agent.schedules["discount"]
     steps = (2_000, 4_500, 7_000, 20_000, 20_001, 22_501, 25_001, 80_001, 100_000)
     assert [n_step(step) for step in steps] == [10, 5, 3, 3, 10, 5, 3, 10, 3]

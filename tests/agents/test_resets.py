@@ -22,27 +22,35 @@ MAP: dict[str, Any] = {"latent": 0, "K": 2}  # dynamics models of feature maps
 def moments(method: str, task: str = "atari/pong", **options: Any) -> list[int]:
     """The numbers of the updates that a reset precedes."""
     config = pv.build(task, method=method, device="cpu", **options)
-    found = ResetMoments(config)
-    return [
-        update for update in range(int(config.agent_steps * config.agent.updates_per_step)) if found.precede(update)
-    ]
+    return moments_of(config, int(config.agent_steps * config.agent.updates_per_step))
 
 
-@pytest.mark.parametrize("method", ["spr-resets", "bbf"])
-def test_four_resets_in_100000_steps_of_two_updates(method: str) -> None:
+def moments_of(config: Any, updates: int) -> list[int]:
+    due = [ResetMoments(config).due(update) for update in range(updates)]
+    assert due[:1] == [0]
+    return [update for update in range(1, updates) if due[update] > due[update - 1]]
+
+
+def test_four_resets_of_last_layers_in_100000_steps_of_two_updates() -> None:
     """After the steps 20,000 to 80,000; the first update is made in step 2,000, so 2 · 18,001 by step 20,000."""
-    assert moments(method) == [36_002 + n * 40_000 for n in range(4)]
+    assert moments("spr-resets") == [36_002 + n * 40_000 for n in range(4)]
 
 
-def test_nineteen_resets_with_eight_updates_per_step() -> None:
-    """After the steps 5,000 to 95,000: 8 · 3,001 updates by the first one, then every 40,000 updates."""
-    assert moments("sr-spr") == [24_008 + n * 40_000 for n in range(19)]
+def test_three_resets_of_bbf() -> None:
+    """As often as its code resets, after the steps 20,002, 40,003 and 60,004; here 20,001, 40,002 and 60,003."""
+    assert moments("bbf") == [2 * 18_002 + n * 2 * 20_001 for n in range(3)]
+
+
+def test_eighteen_resets_with_eight_updates_per_step() -> None:
+    """As often as SR-SPR's code resets, the last time after step 90,019; here after 90,018 = 18 · 5,001."""
+    assert moments("sr-spr") == [8 * 3_002 + n * 8 * 5_001 for n in range(18)]
 
 
 def test_nothing_is_reset_without_a_whole_interval_left() -> None:
-    assert moments("bbf", steps=99_999) == [36_002, 76_002, 116_002]
-    assert moments("bbf", steps=40_000) == [36_002]
-    assert moments("bbf", steps=39_999) == []
+    every = {"reset_every": 20_000}
+    assert moments("bbf", steps=99_999, **every) == [36_002, 76_002, 116_002]
+    assert moments("bbf", steps=40_000, **every) == [36_002]
+    assert moments("bbf", steps=39_999, **every) == []
     assert moments("bbf", reset_every=0) == []
 
 
@@ -58,16 +66,15 @@ def test_with_an_update_every_fourth_step() -> None:
 
 def test_intervals_are_in_the_steps_of_the_run() -> None:
     """With steps of environment frames and four of them an action, 20,000 are 5,000 actions."""
-    config = pv.build("atari/pong", method="bbf", device="cpu", steps=60_000)
+    config = pv.build("atari/pong", method="bbf", device="cpu", steps=60_000, reset_every=20_000)
     frames = replace(config, step_unit="environment")
     assert frames.environment == replace(EnvironmentConfig(**vars(frames.environment)), action_repeat=4)
-    found = ResetMoments(frames)
-    assert [update for update in range(30_000) if found.precede(update)] == [2 * 3_001, 2 * 8_001]
+    assert moments_of(frames, 30_000) == [2 * 3_001, 2 * 8_001]
 
 
 def test_updates_since_the_last_reset() -> None:
     """Two per step: 0 in the steps after a reset and in the first one with updates, which is the 2,000th."""
-    found = ResetMoments(pv.build("atari/pong", method="bbf", device="cpu"))
+    found = ResetMoments(pv.build("atari/pong", method="bbf", device="cpu", reset_every=20_000))
     steps = {1: 0, 2_000: 0, 2_001: 2, 7_000: 10_000, 20_000: 36_000, 20_001: 0, 20_002: 2, 99_999: 2 * 19_998}
     assert {step: found.updates_since(step) for step in steps} == steps
 
@@ -115,7 +122,7 @@ def weights(module: nn.Module) -> dict[str, torch.Tensor]:
 def test_spr_with_resets_makes_its_last_layers_anew_and_nothing_else() -> None:
     agent = updated("spr-resets", RainbowWithResets, noisy_sigma=0.3)
     before = weights(agent.online)
-    agent.reset()
+    agent.reset(0)
     after = weights(agent.online)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     layers = {"weight_mu", "bias_mu", "weight_sigma", "bias_sigma"}
@@ -138,7 +145,7 @@ def test_a_reset_shrinks_what_sees_and_predicts_and_makes_what_values_anew(
     state = agent.generator.get_state()
     online, target = new_agent(agent, agent._run_config), new_agent(agent, agent._run_config)
     agent.generator.set_state(state)
-    agent.reset()
+    agent.reset(0)
     for name, part in agent.parts.items():
         new = weights((target if "target" in name else online).parts[name.removeprefix("target_")])
         keeps = 0.0 if name in ("head", "target_head", "predictor") else 0.75
@@ -149,11 +156,33 @@ def test_a_reset_shrinks_what_sees_and_predicts_and_makes_what_values_anew(
     assert not any(tensor.any() for moments in agent.optimizer.state.values() for tensor in moments.values())
 
 
+def test_an_extended_run_makes_one_reset_for_those_it_left_out() -> None:
+    """Of 89 steps with a reset every 30 the second is left out, as 29 are left: it comes when more are to come."""
+    short, long = (
+        rainbow_agent("sr-spr", SrSpr, reset_every=30, steps=steps, learning_starts=20) for steps in (89, 150)
+    )
+    first, second, third = (short.config.updates_per_step * (30 * n - 19) for n in (1, 2, 3))
+    assert [short.resets_before(update) for update in (first - 1, first, second)] == [False, True, True]
+    short.reset(first)
+    assert not short.resets_before(second)
+    assert not long.resets_before(first - 1)
+    long.load_state_dict(short.state_dict())
+    assert long.resets_before(third - 2)
+    long.reset(third - 2)
+    assert [long.resets_before(update) for update in (third - 1, third)] == [False, True]
+
+
+def test_without_the_objective_states_are_rescaled_all_the_same() -> None:
+    """SR_SPR.gin and BBF.gin, renormalize: whatever the weight of SPR's loss."""
+    assert rainbow_agent("sr-spr", SrSpr, K=0).encoder.rescaled
+    assert rainbow_agent("bbf", Bbf, K=0).encoder.rescaled
+
+
 def test_a_pretrained_encoder_is_not_reset() -> None:
     agent = rainbow_agent("sr-spr", SrSpr)
     agent._run_config = replace(agent._run_config, encoder_from="elsewhere")
     before = weights(agent.encoder), weights(agent.target_encoder)
-    agent.reset()
+    agent.reset(0)
     for old, part in zip(before, (agent.encoder, agent.target_encoder), strict=True):
         assert all(torch.equal(old[name], value) for name, value in part.named_parameters())
 

@@ -49,7 +49,7 @@ ATARI: dict[str, dict[str, Any]] = {
         "discount": 0.99,
         "n_step": 10,
         "updates_per_step": 256 / 32,
-        "reset_every": 5_000,
+        "reset_every": 5_000 + 1,  # training_steps > next_reset, counted from 0
         "reset_keeps": 0.8,
     },
     "bbf": {
@@ -64,7 +64,7 @@ ATARI: dict[str, dict[str, Any]] = {
         "anneal_updates": 10_000,
         "updates_per_step": 64 / 32,
         "weight_decay": 0.1,
-        "reset_every": 20_000,
+        "reset_every": 20_000 + 1,
         "reset_keeps": 0.5,
     },
 }
@@ -123,4 +123,19 @@ def test_an_environment_of_ones_own_is_reset_in_proportion_to_its_steps() -> Non
         "env/module:Name", "bbf", "bbf", {**fitted, "fitted_to": "9x9x3 images, 4 actions, 10000 steps"}
     )
     assert (tiny.agent.channels, tiny.agent.strides) == ((32,), (2,))
-    assert (found.n_step, found.discount, found.hidden) == (10, 0.997, 128)
+    assert (found.n_step, found.initial_discount, found.discount, found.hidden) == (10, 0.95, 0.99, 128)
+
+
+@pytest.mark.parametrize(
+    ("size", "discount", "v_max"), [("small", 0.99, 10), ("medium", 0.99, 10), ("paper", 0.997, 33)]
+)
+def test_values_of_an_environment_of_ones_own_fit_the_discount_of_bbf(size: str, discount: float, v_max: float) -> None:
+    """Random play earns 0.05 a step and a trained agent is taken to earn twice as much: 0.1 / (1 − γ)."""
+    fitted = {"fitted_to": "64x64x3 images, 4 actions, 10000 steps, rewards to 1, 0.05 a step", "size": size}
+    found = pv.config.build.base("env/module:Name", "bbf", "bbf", fitted).agent
+    assert (found.discount, found.v_max) == (discount, v_max)
+
+
+def test_an_agent_that_is_never_reset_is_not_reset_in_short_runs() -> None:
+    agent = build("atari/alien", method="bbf", reset_every=0).agent
+    assert agent.fitted_to_steps(1_000)["reset_every"] == 0

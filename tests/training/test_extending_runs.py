@@ -12,7 +12,7 @@ import torch
 import playvirtual as pv
 from playvirtual.cli.main import main
 from playvirtual.runs import checkpoint, stopped
-from playvirtual.runs.agents import read_agent_state
+from playvirtual.runs.agents import WEIGHTS, read_agent_state
 from playvirtual.runs.folder import RunFolder
 from playvirtual.study.report.records import read
 from playvirtual.study.sweep import sweep
@@ -111,6 +111,21 @@ def test_a_warm_start_takes_the_weights_alone(short: Path, tmp_path: Path, capsy
             assert torch.equal(warm.generator.get_state(), cold.generator.get_state())  # nothing was drawn
             assert not warm.agent.state_dict()["optimizer"]["state"]
     assert "has no predictor, forward_dynamics, backward_dynamics, which start with new" in capsys.readouterr().err
+
+
+def test_networks_start_as_their_targets_where_an_export_has_these_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SR-SPR acts by its target network, so that this is what it exports."""
+    options = {**{k: v for k, v in CATCH.items() if k != "quiet"}, "method": "sr-spr"}
+    export = pv.export(pv.train("toy/catch", run_dir=tmp_path / "run", quiet=True, **options), tmp_path / "agent")
+    theirs = checkpoint.read_tensors(export, WEIGHTS)
+    with closing(Trainer(pv.build("toy/catch", **options | {"seed": 9}, init_from=str(export)))) as warm:
+        for part in ("encoder", "head"):
+            for name, value in warm.agent.parts[part].state_dict().items():
+                assert torch.equal(value, theirs[f"target_{part}.{name}"])
+                assert torch.equal(value, warm.agent.parts[f"target_{part}"].state_dict()[name])
+    assert "has no predictor, forward_dynamics, which start with new weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset", ["paper", "reference"])

@@ -191,8 +191,9 @@ class ResetsNetworks(Protocol):
         """Whether `reset` precedes update number `update`, counted from 0."""
         ...
 
-    def reset(self) -> None:
-        """Makes them anew, in place, from random numbers of the agent's generator; it may wait for the device."""
+    def reset(self, update: int) -> None:
+        """Makes them anew before update number `update`, in place, from random numbers of the agent's generator; it
+        may wait for the device."""
         ...
 
 

@@ -25,7 +25,7 @@ class Bbf(SrSpr):
         c = config.agent
 
         def progress(step: int) -> float:
-            return min(self._resets.updates_since(step) / c.anneal_updates, 1.0) if c.anneal_updates else 1.0
+            return min(self.reset_moments.updates_since(step) / c.anneal_updates, 1.0) if c.anneal_updates else 1.0
 
         # The replay's sampler reads both in every update.
         self.schedules = {
@@ -44,7 +44,6 @@ class Bbf(SrSpr):
             c.strides,
             c.residual_blocks,
             c.latent,
-            rescaled=self.always_rescaled or config.objective.K > 0,
             background=c.background,
         )
         return encoder.apply(xavier_uniform)

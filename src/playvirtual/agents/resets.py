@@ -7,7 +7,8 @@ buffer stays, so that new layers catch up within thousands of updates, and many 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,19 +34,18 @@ class ResetMoments:
         every = -(-config.agent.reset_every // config.frames_per_step)  # agent steps
         steps = range(every, config.agent_steps - every + 1, every) if every else range(0)
         self._steps = [step for step in steps if self._updates_by(step)]
-        self._counts = {self._updates_by(step) for step in self._steps}
+        self._counts = [self._updates_by(step) for step in self._steps]
 
     def _updates_by(self, agent_step: int) -> int:
         """The updates made when so many agent steps have been taken."""
         return max(0, int((agent_step - self._learning_starts + 1) * self._per_step + 1e-9))
 
-    def precede(self, update: int) -> bool:
-        """Whether a reset precedes update number `update`, counted from 0.
+    def due(self, update: int) -> int:
+        """How many resets come before update number `update`, counted from 0.
 
-        Not whether one follows an update: at its end a run is evaluated as it was trained, and only a run that is
-        extended starts anew.
+        None follows the last update: at its end a run is evaluated as it was trained.
         """
-        return update in self._counts
+        return bisect_right(self._counts, update)
 
     def updates_since(self, step: int) -> float:
         """The updates from the last reset, or from the first update, to those of `step`, in the run's step unit."""
@@ -70,20 +70,41 @@ def clear_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
                 tensor.zero_()
 
 
-class RainbowWithResets(Rainbow):
-    """Rainbow with SPR or PlayVirtual whose last layers are made anew (Nikishin et al. 2022)."""
+class ResettingRainbow(Rainbow):
+    """When networks are reset, for the agents below, which say what a reset makes anew.
+
+    A run that is extended makes up by one reset for those that it left out for want of steps.
+    """
 
     def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self._run_config = config
-        self._resets = ResetMoments(config)
+        self.reset_moments = ResetMoments(config)
+        self._resets_made = 0
 
     def resets_before(self, update: int) -> bool:
         """Whether `reset` precedes update number `update`, counted from 0."""
-        return self._resets.precede(update)
+        return self.reset_moments.due(update) > self._resets_made
 
-    def reset(self) -> None:
+    def reset(self, update: int) -> None:
+        """Clears Adam's moments."""
+        self._resets_made = self.reset_moments.due(update)
+        clear_moments([self.optimizer])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "resets": self._resets_made}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._resets_made = state["resets"]
+
+
+class RainbowWithResets(ResettingRainbow):
+    """Rainbow with SPR or PlayVirtual whose last layers are made anew (Nikishin et al. 2022)."""
+
+    def reset(self, update: int) -> None:
         """Makes the head's last layers anew, mean and noise, and clears Adam's moments."""
+        super().reset(update)
         fresh = new_agent(self, self._run_config).head
         assert isinstance(self.head, DuelingHead)
         assert isinstance(fresh, DuelingHead)
@@ -91,10 +112,9 @@ class RainbowWithResets(Rainbow):
         move_towards(self.head.advantage.out, fresh.advantage.out, 0.0)
         with torch.no_grad():
             self.head.atom_bias.zero_()
-        clear_moments([self.optimizer])
 
 
-class SrSpr(EpsilonGreedyRainbow):
+class SrSpr(ResettingRainbow, EpsilonGreedyRainbow):
     """SPR for many updates per step (D'Oro et al. 2023), which acts by its slowly moving target network.
 
     A reset makes head, projection and prediction head anew and moves encoder and dynamics models towards new ones; the
@@ -103,11 +123,7 @@ class SrSpr(EpsilonGreedyRainbow):
 
     policy_parts = ("target_encoder", "target_head")
     dynamics_batch_norm = False
-
-    def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        self._run_config = config
-        self._resets = ResetMoments(config)
+    always_rescaled = True
 
     def _make_networks(self, config: Config) -> None:
         super()._make_networks(config)
@@ -118,12 +134,9 @@ class SrSpr(EpsilonGreedyRainbow):
     def _acting(self) -> tuple[nn.Module, nn.Module]:
         return self.target_encoder, self.target_head
 
-    def resets_before(self, update: int) -> bool:
-        """Whether `reset` precedes update number `update`, counted from 0."""
-        return self._resets.precede(update)
-
-    def reset(self) -> None:
+    def reset(self, update: int) -> None:
         """Shrinks and perturbs encoder and dynamics models, makes the rest anew and clears Adam's moments."""
+        super().reset(update)
         assert isinstance(self.config, SrSprConfig)
         keeps = {name: self.config.reset_keeps if name in SHRUNK else 0.0 for name in self.online}
         if self._run_config.encoder_from:
@@ -133,7 +146,6 @@ class SrSpr(EpsilonGreedyRainbow):
             move_towards(part, online[name], keeps[name])
         for name in ("encoder", "head"):
             move_towards(self.parts[f"target_{name}"], target[name], keeps[name])
-        clear_moments([self.optimizer])
 
 
 def new_agent(agent: Rainbow, config: Config) -> Rainbow:

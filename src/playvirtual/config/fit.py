@@ -112,22 +112,24 @@ def fitted_changes(size: str, kind: ActionKind, fit: Fit, config: Config) -> dic
     schedules = {**_schedules(fit.steps), **config.agent.fitted_to_steps(fit.steps)}
     changes = {**schedules, "M": _num_virtual(size, kind, fit.num_actions)}
     if kind == "discrete":
-        discount = RAINBOW.discount if size == "paper" else DISCOUNT
-        changes |= {"discount": discount, "v_max": value_range(fit, config.environment.reward_clip, discount)}
+        changes["discount"] = RAINBOW.discount if size == "paper" else DISCOUNT
         changes["background"] = fit.background
         if size != "paper" and not config.agent.epsilon_greedy:
             changes["random_steps"] = fit.steps * 3 // 4
     if fit.numbers:
         changes["intensity_scale"] = 0.0  # it would blur them
     changes = _without_own_numbers(changes, ["priority_beta_steps"], config)
-    if size == "paper":
-        return changes
-    image = fit.side if fit.side <= SMALL_SIDE else min(fit.side, SIDES[size])
-    changes |= sized_changes(size, kind, image, config)
-    if kind == "discrete":
-        changes["frame_stack"] = FRAMES
-    frame = (fit.shape[0] + fit.numbers) * image**2
-    return changes | {"capacity": max(1_000, min(100_000, REPLAY_BYTES // frame))}
+    if size != "paper":
+        image = fit.side if fit.side <= SMALL_SIDE else min(fit.side, SIDES[size])
+        changes |= sized_changes(size, kind, image, config)
+        frame = (fit.shape[0] + fit.numbers) * image**2
+        changes["capacity"] = max(1_000, min(100_000, REPLAY_BYTES // frame))
+        if kind == "discrete":
+            changes["frame_stack"] = FRAMES
+    if kind == "discrete" and "v_max" not in config.agent.own_numbers(()):
+        discount = changes.get("discount", getattr(config.agent, "discount", DISCOUNT))
+        changes["v_max"] = value_range(fit, config.environment.reward_clip, discount)
+    return changes
 
 
 def value_range(fit: Fit, clip: float, discount: float) -> float:

@@ -31,7 +31,8 @@ class ResetConfig(AgentConfig):
 
     def fitted_to_steps(self, steps: int) -> dict[str, Any]:
         share = min(steps, ATARI.steps) / ATARI.steps
-        return {**super().fitted_to_steps(steps), "reset_every": max(1, int(share * self.reset_every))}
+        every = max(1, int(share * self.reset_every)) if self.reset_every else 0
+        return {**super().fitted_to_steps(steps), "reset_every": every}
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,11 @@ class BbfConfig(SrSprConfig):
         return super().own_numbers(networks) | {"n_step"}  # it is where annealing begins
 
     def fitted_to_images(self, side: int) -> dict[str, Any]:
-        """Stages for small images: one where they are seen as they are, else three."""
+        """Stages for small images, one where they are seen as they are, else three; discounts as on MinAtar."""
         stages = 1 if side <= SMALL_SIDE else 3
         widths = (32,) if stages == 1 else (16, 32, 32)
         layers = {"channels": widths, "kernel_sizes": (3,) * stages, "strides": (2,) * stages}
-        return {**super().fitted_to_images(side), **layers}
+        return {**super().fitted_to_images(side), **layers, **SMALL_DISCOUNTS}
 
     def fitted_to_steps(self, steps: int) -> dict[str, Any]:
         share = min(steps, ATARI.steps) / ATARI.steps
@@ -106,7 +107,7 @@ SR_SPR = derived(
     new_priority="largest",  # [SR]
     epsilon_end=0.0,  # [SR] epsilon_train
     epsilon_decay_steps=2_001,  # [SR] epsilon_decay_period
-    reset_every=5_000,  # [SR]
+    reset_every=5_001,  # [SR] 5,000, and one more as its code counts: of 100,000 steps 90,018 is the last with a reset
     reset_keeps=0.8,  # [SR] shrink_factor
 )
 BBF = derived(
@@ -124,7 +125,7 @@ BBF = derived(
     discount=0.997,  # [BBF] gamma
     initial_discount=0.97,  # [BBF] min_gamma
     anneal_updates=10_000,  # [BBF] cycle_steps
-    reset_every=20_000,  # [BBF]
+    reset_every=20_001,  # [BBF] 20,000, and one more likewise: 60,003 is the last step with a reset
     reset_keeps=0.5,  # [BBF] shrink_factor
 )
 
@@ -141,6 +142,7 @@ SMALL_SR_SPR: dict[str, Any] = {
     "epsilon_end": 0.02,
     "reset_keeps": 0.8,
 }
+SMALL_DISCOUNTS = {"initial_discount": 0.95, "discount": 0.99}
 SMALL_BBF: dict[str, Any] = {
     **SMALL_SR_SPR,
     "channels": (16,),
@@ -150,8 +152,7 @@ SMALL_BBF: dict[str, Any] = {
     "weight_decay": 0.1,
     "n_step": 10,
     "final_n_step": 3,
-    "initial_discount": 0.95,
-    "discount": 0.99,
+    **SMALL_DISCOUNTS,
     "reset_keeps": 0.5,
 }
 ON_MINATAR: dict[str, Any] = {"reset_every": 10_000, "epsilon_decay_steps": 10_000}

@@ -45,24 +45,30 @@ def load_initial_weights(agent: Agent, source: str) -> None:
         if part in found:
             _check_shapes(source, part, found[part], module.state_dict())
             module.load_state_dict(found[part])
-    copied = _copy_to_targets(agent, found)
+    copied = _copy_between_targets(agent, found)
     if missing := [part for part in agent.parts if part not in found and part not in copied]:
         logger.info(f"init_from: {source!r} has no {', '.join(missing)}, which start with new weights")
 
 
-def _copy_to_targets(agent: Agent, loaded: Collection[str]) -> list[str]:
-    """Makes target networks without loaded weights copies of the networks that have some; returns their names.
+def _copy_between_targets(agent: Agent, loaded: Collection[str]) -> list[str]:
+    """Makes target networks without loaded weights copies of the networks that have some, and the reverse.
 
-    SAC's export has the convolutions, which are a part of its encoder and so of its critic.
+    Returns the names of the copies. SAC's export has the convolutions, which are a part of its encoder and so of its
+    critic; that of an agent which acts by its target networks has these alone.
     """
-    learned = {id(p) for part in loaded for p in agent.parts[part].parameters()}
+    parts = agent.parts
+    learned = {id(p) for part in loaded for p in parts[part].parameters()}
     copied = []
-    for part, module in agent.parts.items():
-        online = next((part.removeprefix(prefix) for prefix in TARGETS if part.startswith(prefix)), "")
-        follows = online in agent.parts and any(id(p) in learned for p in agent.parts[online].parameters())
-        if part not in loaded and follows:
-            module.load_state_dict(agent.parts[online].state_dict())
-            copied.append(part)
+    for target in parts:
+        online = next((target.removeprefix(prefix) for prefix in TARGETS if target.startswith(prefix)), "")
+        if online not in parts:
+            continue
+        if target in loaded and online not in loaded:
+            parts[online].load_state_dict(parts[target].state_dict())
+            copied.append(online)
+        elif target not in loaded and any(id(p) in learned for p in parts[online].parameters()):
+            parts[target].load_state_dict(parts[online].state_dict())
+            copied.append(target)
     return copied
 
 

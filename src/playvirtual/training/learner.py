@@ -155,7 +155,7 @@ class Learner:
     def update(self) -> None:
         """One update; its metrics are summed on the device until `metrics` fetches them."""
         if self._resets is not None and self._resets.resets_before(self.updates):
-            self._resets.reset()
+            self._resets.reset(self.updates)
         kind = self.agent.update_pattern.kind(self.updates)
         if self._compile_key and kind not in self._compiled:
             self._compiled.add(kind)
