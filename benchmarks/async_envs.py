@@ -18,7 +18,7 @@ from playvirtual.device import num_cores
 from playvirtual.envs import VectorEnv
 from playvirtual.envs.async_vector import AsyncVectorEnv
 from playvirtual.envs.env import EnvironmentConfig
-from playvirtual.envs.registry import make
+from playvirtual.envs.making import make
 from playvirtual.errors import InputError
 
 TASKS = ["dmc/cartpole-swingup", "dmc/cheetah-run", "minatar/breakout", "toy/catch"]

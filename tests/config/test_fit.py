@@ -20,7 +20,7 @@ from playvirtual.config.fit import Fit, choose_size, reasons, sized_changes, val
 from playvirtual.config.record import from_dict, to_dict
 from playvirtual.config.schema import SIZES, AgentConfig, Config, RainbowConfig
 from playvirtual.envs import factories
-from playvirtual.envs.registry import EnvInfo, inspect_env
+from playvirtual.envs.inspection import EnvInfo, inspect_env
 from playvirtual.errors import InputError
 from playvirtual.options import option
 from playvirtual.study.settings import changes

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from playvirtual.envs import make, register_env, registry
+from playvirtual.envs import make, making, register_env, registry
 from playvirtual.envs.async_vector import AsyncVectorEnv
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.families import gl
@@ -106,12 +106,12 @@ def test_atari_is_bit_identical_to_one_process(settings):
 def test_eight_atari_games_pay_for_a_worker(monkeypatch, num_envs, share, num_workers):
     monkeypatch.setenv("OMP_NUM_THREADS", share)
     monkeypatch.setattr("playvirtual.device.num_cores", lambda: 16)
-    assert registry.num_workers_for("atari/pong", num_envs) == num_workers
+    assert making.num_workers_for("atari/pong", num_envs) == num_workers
 
 
 def test_toys_and_minatar_never_pay_for_workers(monkeypatch):
     monkeypatch.setattr("playvirtual.device.num_cores", lambda: 16)
-    assert registry.num_workers_for("toy/catch", 100) == registry.num_workers_for("minatar/breakout", 100) == 1
+    assert making.num_workers_for("toy/catch", 100) == making.num_workers_for("minatar/breakout", 100) == 1
 
 
 @pytest.mark.slow

@@ -351,7 +351,6 @@ def test_a_family_of_ones_own_may_be_registered_again_with_changes(grid, caplog)
 
 
 def test_a_family_that_is_registered_again_is_inspected_again(no_families_are_left):
-    registry.inspect_env.cache_clear()
     register_env("lamp", lambda name, config: Switch(IMAGE))
     assert action_kind("lamp/dimmed") == "discrete"
 

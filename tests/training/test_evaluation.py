@@ -313,7 +313,7 @@ class Recorded:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[VectorEnv] = []
-        monkeypatch.setattr(envs.registry, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
+        monkeypatch.setattr(envs.making, "num_workers_for", lambda task, num_envs: 1 if task.startswith("toy") else 2)
 
         def make(task: str, num_envs: int, *, training: bool, config: EnvironmentConfig) -> VectorEnv:
             self.made.append(envs.make(task, num_envs, training=training, config=config))

@@ -14,7 +14,8 @@ from typing import Any
 
 from playvirtual.config.hyperparameters import RAINBOW
 from playvirtual.config.schema import SIZES, Config
-from playvirtual.envs.registry import ActionKind, EnvInfo
+from playvirtual.envs.inspection import EnvInfo
+from playvirtual.envs.registry import ActionKind
 from playvirtual.errors import InputError, shown, unknown
 from playvirtual.options import coerce
 

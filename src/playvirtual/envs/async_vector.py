@@ -26,7 +26,8 @@ from playvirtual.envs.env import (
     describe_space,
     space_from_description,
 )
-from playvirtual.envs.registry import entry_point, env_family, make, register_env
+from playvirtual.envs.making import make
+from playvirtual.envs.registry import entry_point, env_family, register_env
 from playvirtual.errors import EnvError, InputError
 
 Array = npt.NDArray[Any]

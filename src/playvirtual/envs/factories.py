@@ -13,9 +13,10 @@ import gymnasium
 from playvirtual.envs.arguments import as_keywords
 from playvirtual.envs.env import EnvironmentConfig
 from playvirtual.envs.families.gym import in_one_task_line, prepare_drawing
+from playvirtual.envs.inspection import inspect_again
 from playvirtual.envs.modules import import_named, refuse_file
 from playvirtual.envs.observations import shows_images
-from playvirtual.envs.registry import EnvFamily, inspect_env
+from playvirtual.envs.registry import EnvFamily
 from playvirtual.errors import InputError, shown
 
 Factory = Callable[..., gymnasium.Env[Any, Any]]
@@ -54,7 +55,7 @@ def hand_over(task: str, factory: Factory) -> None:
             "run of one"
         )
     _handed_over[name] = factory
-    inspect_env.cache_clear()  # another one may have had the name
+    inspect_again(task)  # another one may have had the name
 
 
 def is_handed_over(task: str) -> bool:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 
 from playvirtual.calls import explained
-from playvirtual.device import own_cores
 from playvirtual.envs.env import EnvironmentConfig, VectorEnv
 from playvirtual.envs.image import ToFrame, newest_to_frame
-from playvirtual.envs.vector import SingleEnv, SyncVectorEnv, close_all
+from playvirtual.envs.vector import SingleEnv
 from playvirtual.errors import InputError, shown, unknown, unregistered
 from playvirtual.extensions import check_entry_point, load_extensions, resolve
 
@@ -75,8 +68,6 @@ class _NamedMake:
         return env
 
 
-REWARD_STEPS = 200  # of random play that show how an environment pays
-EVALUATION_LIMIT = 5_000  # frames of an episode that is scored, where neither task nor options limit it
 BUILT_IN = ("atari", "dmc", "minatar", "toy", "gym", "env")
 FAMILIES: dict[str, EnvFamily | str] = {}  # a string is the entry point of an EnvFamily, imported when it is first used
 
@@ -135,7 +126,6 @@ def register_env(
             raise InputError(f"env family: {name!r} is one of this package's own; allowed: another name")
         # As when a cell of a notebook is run again.
         logging.getLogger("playvirtual").warning("the env family %r is registered again; the newer one is used", name)
-        inspect_env.cache_clear()  # what is known of the older one's tasks need not hold for the newer one's
     FAMILIES[name] = new
 
 
@@ -160,110 +150,9 @@ for _name in BUILT_IN:
     register_env(_name, entry_point=f"playvirtual.envs.{_module}:FAMILY")
 
 
-def make(
-    task: str, num_envs: int, *, training: bool, config: EnvironmentConfig, num_workers: int | None = None
-) -> VectorEnv:
-    """`num_envs` environments of `task`; whether a lost life is `terminated` may depend on `training`.
-
-    Environments of families that say so are divided among `num_workers` worker processes, by default as many as
-    `num_workers_for` says; all others are played in this process.
-    """
-    check(task)
-    spec = env_family(task)
-    num_workers = num_workers_for(task, num_envs) if num_workers is None else min(num_workers, num_envs)
-    if spec.envs_per_worker is not None and num_workers > 1:
-        from playvirtual.envs.async_vector import AsyncVectorEnv
-
-        return AsyncVectorEnv(task, num_envs, training=training, config=config, num_workers=num_workers)
-    if spec.make_vector is not None:
-        return spec.make_vector(_split(task)[1], num_envs, training=training, config=config)
-    singles = [_make_single(task, config) for _ in range(num_envs)]
-    if training and (unseen := getattr(singles[0], "unseen", "")):
-        _log_rendered(task, unseen)
-    max_frames = config.max_episode_frames if training else _evaluation_limit(task, singles[0], config)
-    return SyncVectorEnv(singles, action_repeat=config.action_repeat, max_frames=max_frames, task=task)
-
-
-def _evaluation_limit(task: str, env: SingleEnv, config: EnvironmentConfig) -> int:
-    """The frames after which an episode that is scored is truncated: without a limit it might never end.
-
-    `time_limit` of an environment says after how many frames it ends by itself; without it, or where it is 0, nothing
-    is known of such a limit.
-    """
-    if config.max_episode_frames or getattr(env, "time_limit", 0):
-        return config.max_episode_frames
-    _log_limit(task, "max_episode_steps" if hasattr(env, "time_limit") else "an attribute time_limit")
-    return EVALUATION_LIMIT
-
-
-@cache
-def _log_rendered(task: str, unseen: str) -> None:
-    """Tells once that a run sees renderings in the place of observations that are no images."""
-    logging.getLogger("playvirtual").info(
-        "%s: the agent sees what it renders, since its observations, %s, are no images of uint8", task, unseen
-    )
-
-
-@cache
-def _log_limit(task: str, declared_by: str) -> None:
-    """Tells once of a limit that only this project sets; `declared_by` is what could have declared another one."""
-    logging.getLogger("playvirtual").info(
-        "%s declares no time limit (%s): episodes that are scored are truncated after %s frames at the latest; "
-        "--max-episode-frames sets another limit",
-        task,
-        declared_by,
-        f"{EVALUATION_LIMIT:,}",
-    )
-
-
-def _make_single(task: str, config: EnvironmentConfig) -> SingleEnv:
-    """One environment by the factory of its family; a gymnasium.Env is wrapped."""
-    factory = env_family(task).make
-    assert factory is not None, task
-    if family(task) in BUILT_IN:
-        env = factory(_split(task)[1], config)
-    else:
-        from playvirtual.envs.families.gym import in_one_task_line
-
-        with in_one_task_line(task, "be made"):
-            env = factory(_split(task)[1], config)
-        _check_made(env, task)
-    if isinstance(env, gymnasium.Env):
-        from playvirtual.envs.families.gym import wrap
-
-        return wrap(env, task, config)
-    return env
-
-
-def _check_made(env: Any, task: str) -> None:
-    """Raises an InputError unless a registered factory made an environment, with the kind of actions it was given."""
-    wanted = ["action_space", "reset", "step", "render", "close"]
-    wanted += [] if isinstance(env, gymnasium.Env) else ["frame", "frame_shape"]
-    if missing := [name for name in wanted if not hasattr(env, name)]:
-        raise InputError(
-            f"task: {task!r} made {shown(env)}, which lacks {', '.join(missing)}; allowed: a gymnasium.Env or a "
-            "SingleEnv"
-        )
-    actions, name = env_family(task).actions, _split(task)[1]
-    said = actions if actions is None or isinstance(actions, str) else actions[name]
-    if said is not None and (said == "discrete") != isinstance(env.action_space, spaces.Discrete):
-        raise InputError(
-            f"actions: {task!r} is registered with {said} ones and its action space is {shown(env.action_space)}; "
-            "allowed: the kind that it has"
-        )
-
-
-def num_workers_for(task: str, num_envs: int) -> int:
-    """How many worker processes pay for that many environments within this run's share of the cores; 1: none."""
-    per_worker = env_family(task).envs_per_worker
-    if per_worker is None or os.name != "posix":
-        return 1
-    return max(1, min(num_envs // per_worker, own_cores()))
-
-
 def family(task: str) -> str:
     """The name of the task's family, the part before the first slash: "atari", "dmc", "gym", …."""
-    return _split(task)[0]
+    return split_task(task)[0]
 
 
 def env_family(task: str) -> EnvFamily:
@@ -290,84 +179,6 @@ def entry_point(task: str) -> str:
     return found
 
 
-def action_kind(task: str, env_args: tuple[str, ...] = ()) -> ActionKind:
-    """Whether the task's actions are discrete or continuous; a task that does not say is made once to find out."""
-    check_name(task)
-    actions, name = env_family(task).actions, _split(task)[1]
-    if actions is None:
-        return inspect_env(task, env_args).actions
-    return actions if isinstance(actions, str) else actions[name]
-
-
-@dataclass(frozen=True)
-class EnvInfo:
-    """What an environment of a task shows and takes, found out by making one."""
-
-    actions: ActionKind
-    num_actions: int  # discrete ones, or dimensions of continuous ones
-    shape: tuple[int, int, int]  # (C, H, W) of its images at their own size
-    numbers: int = 0  # beside the image
-    rewards: tuple[float, ...] = ()  # of random play with discrete actions, where settings are fitted to them
-    background: float = 0.0  # the median shade of its first image, from 0 to 1, likewise
-
-
-@cache
-def inspect_env(task: str, env_args: tuple[str, ...] = ()) -> EnvInfo:
-    """Makes one environment of a task whose family makes single ones, plays it where that is asked, and closes it."""
-    env = _make_plain(task, env_args)
-    try:
-        space, shape = env.action_space, getattr(env, "image_shape", env.frame_shape)
-        numbers = getattr(env, "numbers", 0)
-        if not isinstance(space, spaces.Discrete):
-            return EnvInfo("continuous", space.shape[0], shape, numbers)
-        if not env_family(task).fitted:
-            return EnvInfo("discrete", int(space.n), shape, numbers)
-        return EnvInfo("discrete", int(space.n), shape, numbers, _random_rewards(env), _background(env, numbers))
-    finally:
-        close_all([env], task)
-
-
-def _random_rewards(env: SingleEnv) -> tuple[float, ...]:
-    """The finite rewards of the first steps of random play, REWARD_STEPS of them; nothing is drawn for it."""
-    rewards: list[float] = []
-    done = True
-    env.action_space.seed(0)
-    with suppress(Exception, SystemExit):  # what fails here fails in the run too, whose error says when and where
-        for seed in range(REWARD_STEPS):
-            if done:
-                env.reset(seed)
-            reward, _, done = env.step(np.asarray(env.action_space.sample()))
-            rewards.append(reward)
-    return tuple(reward for reward in rewards if math.isfinite(reward))
-
-
-def _background(env: SingleEnv, numbers: int) -> float:
-    """The median shade of the first image, from 0 to 1; 0 where there is none."""
-    with suppress(Exception, SystemExit):  # what fails here fails in the run too, whose error says when and where
-        env.reset(0)
-        image = env.frame()[: env.frame_shape[0] - numbers]
-        return float(np.median(image)) / 255
-    return 0.0
-
-
-def _make_plain(task: str, env_args: tuple[str, ...]) -> SingleEnv:
-    """An environment to find something out about, with no options but its family's."""
-    config = EnvironmentConfig(
-        frame_stack=1,
-        stack_fill="zeros",
-        image_size=84,
-        grayscale=False,
-        action_repeat=1,
-        max_episode_frames=0,
-        life_loss_is_terminal=False,
-        reward_clip=0.0,
-        env_args=env_args,
-    )
-    known = {option.name for option in fields(config)}
-    changes = {option: value for option, value in env_family(task).options.items() if option in known}
-    return _make_single(task, replace(config, **changes))
-
-
 def check(task: str) -> None:
     """Raises an `InputError` unless the task can be made here."""
     check_name(task)
@@ -385,7 +196,7 @@ def check_options(task: str, config: EnvironmentConfig) -> None:
             "minatar/…, gym/…, env/… and families that are registered"
         )
     if spec.check_options is not None:
-        spec.check_options(_split(task)[1], config)
+        spec.check_options(split_task(task)[1], config)
 
 
 def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
@@ -399,7 +210,7 @@ def require_options(task: str, config: EnvironmentConfig, **only: Any) -> None:
 
 def check_name(task: str) -> None:
     """Raises an `InputError` with the nearest valid name unless there is such a task, installed or not."""
-    kind, name = _split(task)
+    kind, name = split_task(task)
     spec = _load(kind)
     if spec.tasks is None:
         if spec.check_task is not None:
@@ -435,8 +246,8 @@ def _load(name: str) -> EnvFamily:
     return loaded
 
 
-def _split(task: str) -> tuple[str, str]:
-    """The family, which must exist, and the rest, which may hold more slashes (`gym/ALE/Pong-v5`)."""
+def split_task(task: str) -> tuple[str, str]:
+    """The name of the family, which must exist, and the rest, which may hold more slashes (`gym/ALE/Pong-v5`)."""
     load_extensions()
     kind, slash, name = task.partition("/")
     if task in FAMILIES:

@@ -30,7 +30,7 @@ class SingleEnv(Protocol):
 
     It may have these attributes beside those of the contract:
     - `time_limit`: the frames after which every episode has ended; 0 or none: episodes that are scored are truncated
-      after `registry.EVALUATION_LIMIT`
+      after `making.EVALUATION_LIMIT`
     - `action_names`: of discrete actions, for videos
     - `native_action_space`: what the simulator's own `step` takes, where that is another space than `action_space`
     - `observed_parts`: the parts of observations that are a Dict, as `ObservedParts.describe` gives them
