@@ -165,6 +165,9 @@ def test_an_extended_run_makes_one_reset_for_those_it_left_out() -> None:
     assert [short.resets_before(update) for update in (first - 1, first, second)] == [False, True, True]
     short.reset(first)
     assert not short.resets_before(second)
+    resumed = rainbow_agent("sr-spr", SrSpr, reset_every=30, steps=89, learning_starts=20)
+    resumed.load_state_dict(short.state_dict())
+    assert not resumed.resets_before(second)
     assert not long.resets_before(first - 1)
     long.load_state_dict(short.state_dict())
     assert long.resets_before(third - 2)
