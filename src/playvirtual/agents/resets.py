@@ -71,7 +71,7 @@ def clear_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 class ResettingRainbow(Rainbow):
-    """When networks are reset, for the agents below, which say what a reset makes anew.
+    """Rainbow that is reset when `ResetMoments` says; its subclasses say what a reset makes anew.
 
     A run that is extended makes up by one reset for those that it left out for want of steps.
     """
@@ -87,7 +87,7 @@ class ResettingRainbow(Rainbow):
         return self.reset_moments.due(update) > self._resets_made
 
     def reset(self, update: int) -> None:
-        """Clears Adam's moments."""
+        """Counts the reset and clears Adam's moments; a subclass makes networks anew."""
         self._resets_made = self.reset_moments.due(update)
         clear_moments([self.optimizer])
 

@@ -2,7 +2,7 @@
 
 Sources: [R] evgenii-nikishin/rl_with_resets, `discrete_control/configs/SPR_with_resets.gin`, [SR] and [BBF]
 google-research, `bigger_better_faster/bbf/configs/SR_SPR.gin` and `BBF.gin` with their agent and networks, [P] this
-project's own choice. Where a number is not named here, it is that of `hyperparameters.py`. docs/baselines.md says where
+project's own choice. Where a number is not named here, it is that of `hyperparameters.py`. docs/modern.md says where
 the agents differ from their originals.
 """
 
