@@ -1,8 +1,9 @@
-"""One process compiles an update; others that need the same wait for it and then find its code in PyTorch's cache."""
+"""How updates are compiled: by one process, while others that need the same wait and find its code in the cache."""
 
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import os
 import time
@@ -29,25 +30,56 @@ def sources() -> str:
     return key_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(package.rglob("*.py"))))
 
 
+def set_up_compiler() -> None:
+    """Makes PyTorch's compiler choose among the variants of a kernel by the kernel's own time.
+
+    It measures each variant. A kernel that overwrites one of its inputs is measured together with a copy of that input,
+    which takes longer than a small kernel does, so that chance chose, and one variant took eight times as long as
+    another. Kernels overwrite their inputs only to save memory, which updates do not lack.
+    """
+    from torch._inductor import config
+
+    with suppress(AttributeError):  # a version without this setting compiles as it does by itself
+        config.inplace_buffers = False
+
+
 @contextmanager
 def compile_once(key: str, folder: Path) -> Iterator[None]:
     """Around work that compiles what `key` stands for: one process on this machine does it at a time.
 
     `folder` lies in the compiler's cache. A mark there says that the code has been compiled, and then nobody waits. A
     process that dies while it compiles makes room for the next, and a folder that cannot be written stops nobody.
+    Python's garbage collector is off around the work.
     """
     mark = folder / key
     if mark.exists():
-        yield
+        with _garbage_collector_off():
+            yield
         return
     logger.info("compiling the update, which takes up to a minute the first time on a machine")
     with _lock(mark.with_suffix(".lock")) as descriptor:
         if descriptor is not None and _is_held_elsewhere(descriptor):
             logger.info("waiting for another run that compiles the same update")
             _wait(descriptor, mark)
-        yield
+        with _garbage_collector_off():
+            yield
         with suppress(OSError):
             mark.touch()
+
+
+@contextmanager
+def _garbage_collector_off() -> Iterator[None]:
+    """For work that makes very many objects and drops few of them, as compiling does.
+
+    The collector would walk through all of them again and again: it took a sixth of the time to Pong's first update.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

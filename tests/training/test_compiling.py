@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -9,15 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import torch
 
 import playvirtual
 from playvirtual.config.build import build
-from playvirtual.training import compile_once as module
-from playvirtual.training.compile_once import compile_once, key_of
+from playvirtual.training import compiling as module
+from playvirtual.training.compiling import compile_once, key_of, set_up_compiler
 from playvirtual.training.trainer import Trainer
 from tests.waiting import HANG
 
@@ -53,6 +56,26 @@ def test_a_second_process_waits_for_the_first(tmp_path: Path) -> None:
     for process in (first, second):
         process.join(HANG)
         assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("compiled_before", [False, True])
+@pytest.mark.parametrize("on", [True, False])
+def test_the_garbage_collector_is_off_while_it_compiles_and_as_it_was_after_that(
+    tmp_path: Path, on: bool, compiled_before: bool
+) -> None:
+    if compiled_before:
+        (tmp_path / "key").touch()
+    try:
+        if not on:
+            gc.disable()
+        with compile_once("key", tmp_path):
+            assert not gc.isenabled()
+        assert gc.isenabled() == on
+        with suppress(KeyError), compile_once("another key", tmp_path):
+            raise KeyError
+        assert gc.isenabled() == on
+    finally:
+        gc.enable()
 
 
 def test_a_killed_process_makes_room(tmp_path: Path) -> None:
@@ -128,10 +151,29 @@ def test_sources_that_differ_are_compiled_anew(tmp_path: Path) -> None:
     found = []
     for more in ("", "", "# another version\n"):
         changed.write_text(changed.read_text(encoding="utf-8") + more, encoding="utf-8")
-        code = "from playvirtual.training.compile_once import sources; print(sources())"
+        code = "from playvirtual.training.compiling import sources; print(sources())"
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         found.append(subprocess.check_output([sys.executable, "-c", code], env=environment, timeout=HANG))
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.slow(15)
+def test_no_compiled_kernel_overwrites_an_input() -> None:
+    """PyTorch's compiler measures such a kernel together with a copy of that input."""
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    def overwrites(x: torch.Tensor) -> bool:
+        torch._dynamo.reset()
+        _, code = run_and_get_code(torch.compile(lambda x: (x @ x + 1.0).relu()), x)
+        return "in_out_ptr" in "".join(code)
+
+    assert overwrites(torch.ones(8, 8))
+    try:
+        set_up_compiler()
+        assert not overwrites(torch.ones(8, 8))
+    finally:
+        config.inplace_buffers = True
 
 
 def _key(**settings: object) -> str:
