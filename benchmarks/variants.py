@@ -152,8 +152,7 @@ def _rainbow(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, 
 
     def forward() -> dict[str, Tensor]:
         loss, metrics, priorities = agent._mean_loss(batch, randoms, schedule["lambda_cyc"])
-        losses = {name: value for name, value in metrics.items() if not name.startswith("q")}
-        return {"loss": loss, **losses, "priority": priorities}
+        return {"loss": loss, **_losses(metrics), "priority": priorities}
 
     yield forward, lambda found: found["loss"], parts_of(agent.online)
 
@@ -164,7 +163,7 @@ def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any,
 
     def named(total: str, found: tuple[Tensor, dict[str, Tensor]]) -> dict[str, Tensor]:
         loss, metrics = found
-        return {total: loss, **{name: value for name, value in metrics.items() if not name.startswith("q")}}
+        return {total: loss, **_losses(metrics)}
 
     def critic() -> dict[str, Tensor]:
         return named("loss_critic", agent._mean_critic_loss(batch.transitions, randoms))
@@ -181,6 +180,11 @@ def _sac(trainer: Trainer, batch: Any, randoms: Any) -> Iterator[tuple[Any, Any,
     yield auxiliary, itemgetter("loss_auxiliary"), learned
     learned = {"actor": [*agent.actor.parameters()], "alpha": [agent.log_alpha]}
     yield actor, itemgetter("loss_actor_and_alpha"), learned
+
+
+def _losses(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The metrics without those of Q and of targets."""
+    return {name: value for name, value in metrics.items() if not name.startswith(("q", "target"))}
 
 
 def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:

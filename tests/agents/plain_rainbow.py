@@ -225,7 +225,10 @@ class PlainRainbow:
         return cosine(prediction(self.w, z), projection(self.target, target))
 
     def losses(self, batch: RainbowBatch, draws: Draws) -> dict[str, list[Any]]:
-        """L_rl, L_pred, L_cyc, the new priority and max_a Q(s_t, a) of every sample; backward_pred if it is on."""
+        """L_rl, L_pred, L_cyc, the new priority and max_a Q(s_t, a) of every sample; backward_pred if it is on.
+
+        With K > 0 the target of s_{t+1} as well.
+        """
         c, o, B = self.c, self.o, len(batch.returns)
         observations, actions = batch.sequences.observations, batch.sequences.actions.tolist()
         mask = batch.sequences.mask.tolist()
@@ -256,10 +259,14 @@ class PlainRainbow:
         if not o.K:
             return found
         z_hat = self.rollout(self.w, torch.stack(z), actions)
+        found["next_target"] = []
         for b in range(B):
             for k in range(1, o.K + 1):
                 z_tilde = encode(self.target, observations[b, k], draws.future[b][k - 1])
-                distance = cosine(prediction(self.w, z_hat[k - 1][b]), projection(self.target, z_tilde))
+                target = projection(self.target, z_tilde)
+                if k == 1:
+                    found["next_target"].append(target)
+                distance = cosine(prediction(self.w, z_hat[k - 1][b]), target)
                 found["pred"][b] = found["pred"][b] + mask[b][k] * distance
         z_tilde = [[encode(self.target, observations[b, 0], draw) for draw in draws.cycle[b]] for b in range(B)]
         if self.M:
@@ -303,6 +310,9 @@ class PlainRainbow:
         metrics = {"loss": float(total.detach())}
         for name in [name for name in ("rl", "pred", "backward_pred", "cyc") if name in losses]:
             metrics[f"loss_{name}"] = sum(float(one.detach()) for one in losses[name]) / B
+        if self.o.K:
+            pairs = [float(cosine(one, other)) for one in losses["next_target"] for other in losses["next_target"]]
+            metrics["target_spread"] = sum(pairs) / len(pairs) / 2
         metrics |= {"q": sum(losses["q"]) / B, "q_min": min(losses["q"]), "q_max": max(losses["q"])}
         groups = {"stem": ("encoder.", "head."), "dm": (MODELS["h"],), "bdm": (MODELS["b"],)}
         factor = dict.fromkeys(learning, 1.0)  # of the gradients; the prediction head is in no group

@@ -316,6 +316,10 @@ class PlainSac:
             pred = [self.prediction_loss(w, b, sequences, randoms) for b in range(S)]
             cyc = [self.cycle_loss(w, b, sequences, randoms) for b in range(S)]
             found["loss_pred"], found["loss_cyc"] = torch.stack(pred).mean(), torch.stack(cyc).mean()
+            targets = [self.recorded_target(w, b, 1, sequences, randoms) for b in range(S)]
+            found["target_spread"] = (
+                torch.stack([cosine(one, other) for one in targets for other in targets]).mean() / 2
+            )
             found["loss_auxiliary"] = s.lambda_pred * found["loss_pred"] + weight * found["loss_cyc"]
             if s.backward_prediction:
                 back = [self.backward_prediction_loss(w, b, sequences, randoms) for b in range(S)]
@@ -355,15 +359,19 @@ class PlainSac:
             total = total + self.recorded_distance(w, b, k, z, sequences, randoms)
         return sequences.mask[b, s.K] * total
 
+    def recorded_target(self, w: Weights, b: int, k: int, sequences: Any, randoms: Randoms) -> Tensor:
+        """What the momentum network makes of s_{t+k} of sequence b."""
+        offset, noise = randoms.recorded.offsets[b, k], randoms.recorded.noise[b, k]
+        seen = encode(w, "momentum.encoder", view(sequences.observations[b, k], offset, noise, self.s), self.s)
+        return head(w, "momentum.projector", seen)[0].detach()
+
     def recorded_distance(
         self, w: Weights, b: int, k: int, z: Tensor, sequences: Any, randoms: Randoms
     ) -> Tensor:  # fmt: skip
         """Between the prediction z of s_{t+k} of sequence b and what the momentum network makes of that state."""
-        offset, noise = randoms.recorded.offsets[b, k], randoms.recorded.noise[b, k]
-        seen = encode(w, "momentum.encoder", view(sequences.observations[b, k], offset, noise, self.s), self.s)
-        target = head(w, "momentum.projector", seen)
+        target = self.recorded_target(w, b, k, sequences, randoms)
         prediction = head(w, "auxiliary.predictor", head(w, "auxiliary.projector", z))
-        return cosine(prediction[0], target[0].detach())
+        return cosine(prediction[0], target)
 
     def cycle_loss(self, w: Weights, b: int, sequences: Any, randoms: Randoms) -> Tensor:
         """Eq. 4 of sequence b; the cycle along the recorded actions is added to the mean over the virtual ones."""

@@ -242,7 +242,7 @@ def test_backward_prediction_trains_the_backward_model_and_not_the_forward_one()
     assert batch.sequences is not None
     assert draws.auxiliary is not None
     losses = agent.auxiliary_losses(batch.sequences, draws.auxiliary)
-    assert list(losses) == ["pred", "backward_pred", "cyc"]
+    assert list(losses) == ["pred", "backward_pred", "cyc", "target_spread"]
     assert not losses["cyc"].any()
     back = losses["backward_pred"].mean()
     parts = ("backward_dynamics", "projector", "predictor")

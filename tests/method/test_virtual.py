@@ -20,6 +20,7 @@ from playvirtual.method import (
     DiscreteActions,
     Perturbed,
     RolloutBatch,
+    Targets,
     as_dynamics,
     cosine_distance,
     cycle,
@@ -28,6 +29,7 @@ from playvirtual.method import (
     rescale,
     squared_distance,
 )
+from playvirtual.method.projection import spread
 
 
 def add(z: Tensor, a: Tensor) -> Tensor:
@@ -427,3 +429,25 @@ def test_last_states_alone_are_the_last_of_all_states(dense: bool) -> None:
     actions = torch.randint(5, (3, 4))
     (last,) = model.rollouts(RolloutBatch(z, actions, last_only=True))
     torch.testing.assert_close(last, model.rollout(z, actions)[:, -1:])
+
+
+def test_spread_by_hand() -> None:
+    alike = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    assert float(spread(alike)) == pytest.approx(0, abs=1e-6)
+    assert float(spread(torch.tensor([[5.0, 0.0], [0.0, 2.0]]))) == pytest.approx(0.5)  # the mean direction is (½, ½)
+    assert float(spread(torch.tensor([[1.0, 0.0], [-7.0, 0.0]]))) == pytest.approx(1)
+    low = spread(alike.bfloat16())
+    assert low.dtype == torch.float32
+    assert float(low) == pytest.approx(0, abs=1e-4)  # rounded vectors, but not their mean
+    next_state, later = torch.tensor([[5.0, 0.0], [0.0, 2.0]]), alike
+    targets = Targets(rl=later[:0], future=torch.stack([next_state, later], 1), cycle=later)
+    assert float(targets.spread()) == pytest.approx(0.5)
+
+
+@given(st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=6))
+def test_spread_is_half_the_mean_distance_of_all_pairs(values: list[list[float]]) -> None:
+    vectors = torch.tensor(values)
+    pairs = cosine_distance(vectors[:, None], vectors)
+    norms = torch.nn.functional.normalize(vectors, dim=-1, eps=1e-3).square().sum(-1)  # 1, but for tiny vectors
+    expected = pairs.mean() / 2 + 1 - norms.mean()
+    assert float(spread(vectors)) == pytest.approx(float(expected), abs=1e-5)

@@ -212,7 +212,7 @@ class Rainbow:
     def losses(self, batch: RainbowBatch, inputs: Any) -> dict[str, Tensor]:
         """The losses by name, (B,) each: "rl" and the objective's ("pred", "cyc"); beside them "priority" and "q".
 
-        `inputs` is what `draw` gave.
+        Where states are predicted, "target_spread" () is that of the targets. `inputs` is what `draw` gave.
         """
         sequences = batch.sequences
         z = self.objective.encode(sequences.observations, inputs)  # (B, …): z_t
@@ -220,7 +220,8 @@ class Rainbow:
         targets = self.objective.targets(sequences.observations, inputs, batch.next_observations)
         rl = self.rl_losses(batch, inputs, z, targets.rl)
         auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
-        return {**rl, **auxiliary}
+        spread = {"target_spread": targets.spread()} if self.objective.K else {}
+        return {**rl, **auxiliary, **spread}
 
     def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
         """{"rl", "priority", "q"}, (B,) each, from z_t and from the target encoder's state of s_{t+n}, (B, …) both."""
@@ -247,6 +248,8 @@ class Rainbow:
             losses = self.losses(batch, inputs)
         total = self.total_loss(losses, lambda_cyc)
         metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.loss_names}
+        if "target_spread" in losses:
+            metrics["target_spread"] = losses["target_spread"]
         return (batch.weights * total).mean(), {**metrics, **mean_and_range(losses["q"])}, losses["priority"]
 
     def total_loss(self, losses: dict[str, Tensor], lambda_cyc: Tensor) -> Tensor:

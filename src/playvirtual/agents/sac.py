@@ -262,12 +262,16 @@ class Sac:
         }
 
     def auxiliary_losses(self, sequences: SequenceBatch, inputs: RandomInputs) -> dict[str, Tensor]:
-        """The objective's losses by name, (B,) each: "pred", "cyc", and "backward_pred" where that is on."""
-        assert self.objective is not None
-        losses: dict[str, Tensor] = self.objective(
-            sequences.observations, sequences.actions, sequences.mask, inputs=inputs
-        )
-        return losses
+        """The objective's losses by name, (B,) each: "pred", "cyc", and "backward_pred" where that is on.
+
+        Beside them "target_spread", (), is that of the targets.
+        """
+        objective, observations = self.objective, sequences.observations
+        assert objective is not None
+        z, z_last = objective.encode(observations, inputs), objective.encode_last(observations, inputs)
+        targets = objective.targets(observations, inputs)
+        losses = objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
+        return {**losses, "target_spread": targets.spread()}
 
     # Metrics are means of losses without gradient: the backward pass of what is compiled would begin at them as well.
 
@@ -295,7 +299,7 @@ class Sac:
             losses = self.auxiliary_losses(sequences, inputs)
         means = {name: loss.mean() for name, loss in losses.items()}
         metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.objective.loss_names}
-        return self.objective.total(means, lambda_cyc), metrics
+        return self.objective.total(means, lambda_cyc), {**metrics, "target_spread": losses["target_spread"]}
 
     def update(self, batch: SacBatch, schedule: Schedule) -> Update:
         """One update of critic and auxiliary objective, and of actor and targets where they are due."""

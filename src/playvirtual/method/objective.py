@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from playvirtual.method.dynamics import Dynamics, Step, as_dynamics
-from playvirtual.method.projection import cosine_distance
+from playvirtual.method.projection import cosine_distance, spread
 from playvirtual.method.samplers import PolicyFunction
 from playvirtual.method.virtual import Features, VirtualTrajectories, prediction_loss
 
@@ -58,6 +58,10 @@ class Targets(NamedTuple):
     future: Tensor  # (B, K, D): g_m(z̃) of s_{t+1} … s_{t+K}
     cycle: Tensor  # (B, views, D): of augmented views of s_t, in the metric space in which cycles close
     past: Tensor | None = None  # (B, K, D): g_m(z̃) of s_t … s_{t+K−1}; with backward prediction alone
+
+    def spread(self) -> Tensor:
+        """How far apart the targets of s_{t+1} in a batch lie, (); near 0 the representation has collapsed."""
+        return spread(self.future[:, 0])
 
 
 class SelfPrediction(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,6 +14,15 @@ def cosine_distance(prediction: Tensor, target: Tensor, eps: float = 1e-3) -> Te
     p = F.normalize(prediction, dim=-1, eps=eps)
     t = F.normalize(target, dim=-1, eps=eps)
     return (p - t).square().sum(-1)
+
+
+def spread(vectors: Tensor, eps: float = 1e-3) -> Tensor:
+    """How far apart the directions of vectors (B, D) lie, (): half the mean `cosine_distance` over all pairs.
+
+    It is 1 − ‖mean of v/‖v‖‖². 0: all are alike, as those of a representation that has collapsed to one point.
+    """
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))  # a mean in bfloat16 has few digits
+    return 1.0 - F.normalize(vectors, dim=-1, eps=eps).mean(0).square().sum()
 
 
 def squared_distance(prediction: Tensor, target: Tensor) -> Tensor:
