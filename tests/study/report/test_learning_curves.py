@@ -141,6 +141,21 @@ def test_losses_stand_beside_returns_and_only_of_methods_that_have_them(tmp_path
     plt.close(figure)
 
 
+def test_losses_of_untrained_networks_do_not_set_the_scale(tmp_path: Path) -> None:
+    """The first of 101 points is 16, all others lie between 0.1 and 0.3."""
+    run = write(tmp_path / "a", "spr", 1, whole())
+    values = [16.0, *(0.1 + 0.2 * i / 99 for i in range(100))]
+    lines = [json.dumps({"step": 20 * i, "return": 0.0, "loss_pred": value}) for i, value in enumerate(values)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    figure = learning_curves.loss_plot(only_section(tmp_path))
+    assert figure is not None
+    (axes,) = (axes for axes in figure.axes if axes.get_title() == "prediction loss, Eq. 2")
+    low, high = axes.get_ylim()
+    assert 0.09 < low < 0.12
+    assert 0.3 < high < 0.32
+    plt.close(figure)
+
+
 def test_one_line_of_metrics_makes_no_plot(tmp_path: Path) -> None:
     metrics = write(tmp_path / "a", "spr", 1, [(STEPS, 2.0)]) / "metrics.jsonl"
     metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])

@@ -342,6 +342,20 @@ def test_human_normalised_scores_are_means_in_percent(atari: Section) -> None:
             assert cell == ("—" if mean is None else mean.replace("-", "−"))
 
 
+def test_runs_whose_states_look_alike_at_the_end_are_named(tmp_path: Path) -> None:
+    for seed, spreads in enumerate([(0.2, 0.0004), (0.0004, 0.2), (0.3, None)], 1):
+        run = tmp_path / str(seed)
+        write_run(run, "toy/catch", "spr", seed, 1.0)
+        named = [{} if spread is None else {"target_spread": spread} for spread in spreads]
+        lines = [json.dumps({"step": 500 * i, **line}) + "\n" for i, line in enumerate(named, 1)]
+        (run / "metrics.jsonl").write_text("".join(lines))
+    (section,) = sections(collect([tmp_path])[0])
+    found = {listing.title: listing.lines for listing in listings([], [section])}
+    (line,) = found["Runs whose representation has collapsed"]
+    assert line.path == tmp_path / "1"
+    assert line.text == "the targets' spread is 0.0004 at step 1,000: all states look alike to the agent"
+
+
 def test_what_is_missing_is_named(atari: Section) -> None:
     found = {listing.title: [line.text for line in listing.lines] for listing in listings([], [atari])}
     assert found["Runs that are not finished"] == ["evaluated to step 99,999 of 100,000"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from playvirtual import files
 from playvirtual.messages import counted, plural
+from playvirtual.runs import jsonl
 from playvirtual.study.report.records import Problem, Record
 from playvirtual.study.report.sections import SUITE_OF, Section
 from playvirtual.study.report.tables.table import Table
@@ -17,6 +20,7 @@ from playvirtual.study.scores import suite_tasks
 from playvirtual.study.settings import setting_name
 
 LISTED = 400  # lines of one list that the page shows; the rest is counted
+COLLAPSED = 0.001  # spread of the targets below which all states look alike; runs that have learned have 0.02 and more
 KINDS = {
     "unusable": "Folders that cannot be used",
     "damaged": "Damaged files of runs that are used",
@@ -91,7 +95,10 @@ class Listing:
 
 
 def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[Listing]:
-    """Unusable, damaged and duplicate folders, unfinished runs, and runs that are not there; no empty lists."""
+    """Unusable, damaged and duplicate folders, collapsed and unfinished runs, and runs that are not there.
+
+    No list is empty.
+    """
     found = [
         Listing(title, [Line(problem.reason, problem.path) for problem in problems if problem.kind == kind])
         for kind, title in KINDS.items()
@@ -108,10 +115,25 @@ def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[L
         for record in section.unfinished
         if record.stopped is not None
     ]
+    collapsed = [
+        Line(f"the targets' spread is {spread:.1g} at step {step:,}: all states look alike to the agent", record.path)
+        for section in sections
+        for record in section.records
+        for step, spread in [_last_spread(record)]
+        if spread < COLLAPSED
+    ]
+    found.append(Listing("Runs whose representation has collapsed", collapsed))
     absent = [Line(f"{section.title}, {text}") for section in sections for text in _absent(section)]
     found += [Listing("Runs that are not finished", unfinished), Listing("Runs that were stopped early", early)]
     found += [Listing("Runs that are not there", absent)]
     return [listing for listing in found if listing.lines]
+
+
+def _last_spread(record: Record) -> tuple[int, float]:
+    """The last step in the metrics, and the spread of the targets there; infinite where none is logged."""
+    line = jsonl.last(record.path, "metrics")
+    spread = line.get("target_spread")
+    return int(line.get("step", 0)), float(spread) if files.is_number(spread) else math.inf
 
 
 def _absent(section: Section) -> list[str]:

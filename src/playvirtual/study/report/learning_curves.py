@@ -26,12 +26,15 @@ from playvirtual.study.report.sections import Section, Setting
 MAX_PANELS = 60  # of returns
 MAX_TASKS = 6  # whose losses are shown
 FEWEST = 3  # evaluations that make a curve
+START = 0.05  # of a panel's steps, whose losses, those of networks that have learned nothing, do not set its scale
+PANEL = 1.5  # inches, at least, of a panel of losses
 LOSS_NAMES = {  # in the order of the columns
     "loss_rl": "RL loss",
     "loss_critic": "critic loss",
     "loss_actor": "actor loss",
     "loss_pred": "prediction loss, Eq. 2",
     "loss_cyc": "cycle loss, Eq. 4",
+    "target_spread": "spread of targets",
     "lambda_cyc": "λ_cyc",
 }
 MARKS = {"unfinished": "o", "stopped": "x"}  # at the end of a run that is not finished, or was stopped early
@@ -105,7 +108,7 @@ def loss_plot(section: Section) -> Figure | None:
     if not names:
         return None
     look, columns, some = Look(section.settings), 1 + len(names), False
-    size = (9.2, 0.6 + 1.7 * len(tasks))
+    size = (max(9.2, PANEL * columns), 0.6 + 1.7 * len(tasks))
     figure, panels = plt.subplots(len(tasks), columns, figsize=size, layout="constrained", squeeze=False)
     for row, task in zip(panels, tasks, strict=True):
         shown = panel_shows(section, task)
@@ -117,6 +120,8 @@ def loss_plot(section: Section) -> Figure | None:
             some |= drawn
             axes.set_visible(drawn)
             axes.set_title(LOSS_NAMES[name], fontsize=8)
+            if name != "lambda_cyc":
+                _scale_to_learning(axes)
         for axes in row:
             _format_steps(axes, bins=3)
             axes.tick_params(labelsize=7)
@@ -133,8 +138,9 @@ def loss_caption(section: Section) -> str:
     tasks = curve_tasks(section)
     some = f" The first {MAX_TASKS} of {len(tasks)} tasks." if len(tasks) > MAX_TASKS else ""
     return (
-        "Returns, losses before their weights, and the weight λ_cyc of the cycle loss: means over seeds, each point "
-        f"over the updates since the point before.{some}"
+        "Returns, losses before their weights, the spread of the targets of prediction (near 0 all states look alike), "
+        "and the weight λ_cyc of the cycle loss: means over seeds, each point over the updates since the point before. "
+        f"The first losses may lie above a panel.{some}"
     )
 
 
@@ -205,6 +211,22 @@ def _draw_single(axes: Axes, curve: Curve, look: Look, setting: Setting, marked:
         mark = MARKS["stopped" if marked.stopped else "unfinished"]
         axes.plot(*curve[-1], mark, color=colour, mfc="white", ms=5, mew=1.3)
     return True
+
+
+def _scale_to_learning(axes: Axes) -> None:
+    """Limits a panel of losses to their values after the start, when an untrained network has losses of its own."""
+    curves = [np.asarray(line.get_xydata()) for line in axes.get_lines()]
+    if not curves:
+        return
+    points = np.concatenate(curves)
+    first, last = points[:, 0].min(), points[:, 0].max()
+    learned = points[points[:, 0] >= first + START * (last - first), 1]
+    learned = learned[np.isfinite(learned)]
+    if not len(learned):
+        return
+    low, high = float(learned.min()), float(learned.max())
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    axes.set_ylim(low - margin, high + margin)
 
 
 def _marks(section: Section) -> list[tuple[Line2D, str]]:
