@@ -17,7 +17,7 @@ from playvirtual import kernels
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.config.build import build
-from playvirtual.training.cudagraph import WARM_UPS
+from playvirtual.training.compiled.cudagraph import WARM_UPS
 from playvirtual.training.trainer import Trainer
 
 FILL = 150  # agent steps of random play the batch is drawn from

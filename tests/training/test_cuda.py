@@ -17,7 +17,7 @@ from playvirtual.replay.buffer import STAGING_SLOTS
 from playvirtual.replay.snapshot import restore_snapshot, snapshot_files
 from playvirtual.runs import checkpoint
 from playvirtual.runs.state import flatten_state, unflatten_state
-from playvirtual.training.cudagraph import WARM_UPS, CudaGraphs
+from playvirtual.training.compiled.cudagraph import WARM_UPS, CudaGraphs
 from playvirtual.training.policy import AsyncPolicy
 from playvirtual.training.trainer import Trainer
 from tests.replay.storing import store

@@ -23,7 +23,7 @@ from playvirtual.envs.env import ResetsInBackground
 from playvirtual.errors import InputError
 from playvirtual.messages import logger
 from playvirtual.training.clock import Clock
-from playvirtual.training.cudagraph import WARM_UPS
+from playvirtual.training.compiled.cudagraph import WARM_UPS
 from playvirtual.training.trainer import Trainer
 
 FILL = 300  # agent steps of random play in place of learning_starts, if that is more

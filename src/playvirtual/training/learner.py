@@ -12,8 +12,8 @@ from torch import Tensor
 from playvirtual.agents.agent import Agent, ResetsNetworks, Schedule, Update
 from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
-from playvirtual.training.compiling import compile_once, set_up_compiler
-from playvirtual.training.cudagraph import CudaGraphs
+from playvirtual.training.compiled.compiling import compile_once, set_up_compiler
+from playvirtual.training.compiled.cudagraph import CudaGraphs
 
 
 class NonFinite(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 from playvirtual.agents.agent import Agent
 from playvirtual.errors import InputError, shown
 from playvirtual.method import DiscreteActions
-from playvirtual.training.cudagraph import CudaGraphs
+from playvirtual.training.compiled.cudagraph import CudaGraphs
 
 Observations = npt.NDArray[np.uint8]  # (N, C, H, W)
 Actions = npt.NDArray[np.generic]  # (N,) or (N, A)

@@ -6,12 +6,11 @@ import gc
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from traceback import format_exception, format_exception_only
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from playvirtual import envs, files
 from playvirtual.config.fit import reasons
 from playvirtual.config.schema import Config
 from playvirtual.device import configure_torch, num_threads
-from playvirtual.errors import Crash, EnvError, InputError, RunError, in_one_line, out_of_memory, shown
+from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
 from playvirtual.messages import logger
 from playvirtual.runs import checkpoint, jsonl, stopped
-from playvirtual.runs.atomic_io import LOCK, RunLock, lock_run_folder
+from playvirtual.runs.atomic_io import RunLock, lock_run_folder
 from playvirtual.runs.folder import RunFolder
 from playvirtual.runs.loggers import Loggers
 from playvirtual.runs.stopped import Stopped
@@ -36,6 +35,7 @@ from playvirtual.training.display.estimate import estimate_lines, is_worth_measu
 from playvirtual.training.display.progress import Display, Pace
 from playvirtual.training.display.video import Recorder
 from playvirtual.training.evaluation import evaluation_line
+from playvirtual.training.failures import Failures
 from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.trainer import Trainer
 
@@ -145,21 +145,21 @@ class Runner:
         announce: bool = False,
     ) -> None:
         self.announce = announce
-        self.trainer, self.folder, self.lock, self.display = trainer, folder, lock, display
+        self.trainer, self.folder, self.display = trainer, folder, display
         self.interrupts, self.loggers, self.callbacks = interrupts, loggers, callbacks
         self._stop = ""  # why the run ends after the present step, if it does
-        self.last_checkpoint: Path | None = None  # the last good one
         self.returns: list[float] = []  # of the last evaluation
         words = ["playvirtual", "train", "--resume", str(folder.path)]
         words += ["--trust-env"] if envs.executed_modules(trainer.config.task, trainer.config.imports) else []
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
+        self.failures = Failures(folder.path, lock, self.resume_command, self._present_step)
         self._episodes = 0  # that had begun before the present step
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
     def train(self) -> Run:
         """Trains to the last step."""
         trainer, config = self.trainer, self.trainer.config
-        with self._naming_the_last_checkpoint(), closing(self.loggers), closing(self.display):
+        with self.failures.of_training(), closing(self.loggers), closing(self.display):
             self.loggers.open(self.folder.path, config, trainer.global_step)
             self.display.begin(min(trainer.global_step, config.steps), self._announced_pace())
             self._episodes = trainer.env.num_episodes
@@ -167,7 +167,7 @@ class Runner:
                 self._repeat_evaluation_of_checkpoint()
                 trainer.train(after_step=self._after_step)
             early = "" if trainer.done else self._stop
-            with self._naming_the_path():
+            with self.failures.of_writing():
                 jsonl.sync(self.folder.path)
                 if early:
                     stopped.write(self.folder.path, Stopped(trainer.global_step, early))
@@ -229,28 +229,27 @@ class Runner:
         except CallbackFailed as failed:
             if method == "on_step":
                 self._write_checkpoint()
-            reason = f"callbacks: {failed} raised {in_one_line(failed.error)} in step {trainer.global_step}"
-            raise RunError(f"{reason}; {self._last_good()}") from failed.error
+            raise self.failures.of_callback(str(failed), failed.error, trainer.global_step) from failed.error
 
     def resume(self) -> None:
         """Restores the newest usable checkpoint; starts at step 0 only if none was ever written."""
         found = checkpoint.complete(self.folder.path)
         for at in reversed(range(len(found))):
-            self.last_checkpoint = found[at]
+            self.failures.last_checkpoint = found[at]
             try:
-                with self._naming_the_last_checkpoint():
+                with self.failures.of_training():
                     position = restore(self.trainer, found[at])
             except InputError as error:
                 if isinstance(error, Unreadable) and error.refused:  # it may be in order: nothing is taken for lost
                     raise
                 if at == 0:
-                    raise self._none_usable(error) from None
+                    raise self.failures.none_usable(error) from None
                 logger.warning(f"{error}; using the one before")
                 self._renew_trainer()
                 continue
             self._rewind_folder(position, damaged=found[at + 1 :])
             return
-        with self._naming_the_path():
+        with self.failures.of_writing():
             jsonl.rewind(self.folder.path, {}, -1)
         logger.info(f"{self.folder.path}: no checkpoint yet, starting at step 0")
 
@@ -258,7 +257,7 @@ class Runner:
         """Restores the folder to the state of the checkpoint."""
         step = self.trainer.global_step
         self.trainer.clock = Clock(position.clock, step)
-        with self._naming_the_path():
+        with self.failures.of_writing():
             for path in damaged:
                 checkpoint.quarantine(path)
             for problem in jsonl.rewind(self.folder.path, position.log_sizes, step):
@@ -272,13 +271,6 @@ class Runner:
         del self.trainer  # its parts refer to each other: all of it must go before the new one needs the memory
         gc.collect()
         self.trainer = Trainer(config, resumes=True)
-
-    def _none_usable(self, error: InputError) -> RunError:
-        # Nothing is changed, since what looks like damage may be the fault of another machine or another version.
-        return RunError(
-            f"{error}; no other in {str(self.folder.path / 'checkpoints')!r} can be used either; nothing was changed; "
-            f"to start again at step 0, remove that folder, then: {self.resume_command}"
-        )
 
     def close(self) -> None:
         """Closes the trainer; there is none if the one that should replace another could not be made."""
@@ -308,7 +300,7 @@ class Runner:
         """Writes one line of metrics, which is returned, and one of timing."""
         self._refuse_nonfinite_losses()
         line, timing = self.trainer.metrics(), self.trainer.clock.line(self.trainer.global_step)
-        with self._naming_the_path():
+        with self.failures.of_writing():
             jsonl.append(self.folder.path, "metrics", line)
             jsonl.append(self.folder.path, "timing", timing)
         self.loggers.write("train", line)
@@ -333,7 +325,7 @@ class Runner:
         step, score = trainer.global_step, float(np.mean(self.returns))
         line = evaluation_line(config, step, self.returns)
         timing, video = trainer.clock.line(step), None
-        with self._naming_the_path():
+        with self.failures.of_writing():
             jsonl.append(self.folder.path, "evaluations", line)
             jsonl.append(self.folder.path, "timing", timing)
             if recorder is not None:
@@ -352,15 +344,15 @@ class Runner:
         """Writes a checkpoint of this step; raises a RunError if a loss or a weight is not finite."""
         trainer, path = self.trainer, self.folder.path
         self._refuse_nonfinite_losses()
-        with trainer.clock.measure("checkpoint"), self._naming_the_path():
+        with trainer.clock.measure("checkpoint"), self.failures.of_writing():
             position = RunPosition(jsonl.synced_sizes(path), trainer.clock.seconds())
             try:
                 contents = checkpoint_files(trainer, position)
             except NonFiniteWeights:
                 problem = f"weights: not all of them are finite at step {trainer.global_step}"
-                raise RunError(f"{problem}; {self._last_good()}") from None
-            self.last_checkpoint = checkpoint.save(path, trainer.global_step, contents)
-        return self.last_checkpoint
+                raise self.failures.error(problem) from None
+            saved = self.failures.last_checkpoint = checkpoint.save(path, trainer.global_step, contents)
+        return saved
 
     def _refuse_nonfinite_losses(self) -> None:
         """Raises a RunError at the first update with a non-finite loss, whose batch it records in nonfinite.json."""
@@ -369,70 +361,16 @@ class Runner:
             return
         step = self.trainer.step_of_update(found.update)
         record = {"losses": found.losses, "step": step, "update": found.update, "positions": found.positions}
-        with self._naming_the_path():
+        with self.failures.of_writing():
             files.write(self.folder.path / "nonfinite.json", json.dumps(record, indent=2) + "\n")
-        raise RunError(
+        raise self.failures.error(
             f"{', '.join(found.losses)}: not finite at step {step} (update {found.update}); its batch is in "
-            f"{self.folder.path / 'nonfinite.json'}; {self._last_good()}"
+            f"{self.folder.path / 'nonfinite.json'}"
         )
-
-    @contextmanager
-    def _naming_the_path(self) -> Iterator[None]:
-        """Turns a full disk, a read-only or a removed folder into a RunError with the path and the last checkpoint.
-
-        Nothing is written where another process may write: its run and this one would become one of wrong numbers.
-        """
-        if lost := self.lock.lost():
-            raise RunError(
-                f"run folder: {str(self.folder.path / LOCK)!r} {lost}: another process may work there, and this one "
-                f"writes nothing more; {self._last_good()}"
-            )
-        try:
-            yield
-        except OSError as error:
-            if not self.folder.path.is_dir():
-                raise RunError(f"run folder: {str(self.folder.path)!r} is gone, with its checkpoints") from error
-            where = error.filename or self.folder.path
-            raise RunError(f"cannot write {str(where)!r}: {error.strerror}; {self._last_good()}") from error
-
-    @contextmanager
-    def _naming_the_last_checkpoint(self) -> Iterator[None]:
-        """Turns an unexpected error, of an environment or of this program, into a RunError with the last checkpoint."""
-        try:
-            yield
-        except EnvError as error:
-            raise RunError(
-                f"{error}; in step {self._present_step()}{self._traceback(error)}; {self._last_good()}"
-            ) from error
-        except (InputError, RunError):
-            raise
-        except Exception as error:
-            memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
-            if memory is not None:
-                raise RunError(f"{memory}; {self._last_good()}") from error
-            reason = " ".join("".join(format_exception_only(error)).split())
-            raise Crash(f"{reason}; {self._last_good()}") from error
 
     def _present_step(self) -> int:
         """The global step that is being taken, or after which the agent is evaluated."""
         return min(self.trainer.global_step + self.trainer.config.frames_per_step, self.trainer.config.steps)
-
-    def _traceback(self, error: EnvError) -> str:
-        """Writes the traceback of an environment's own error into the run folder; says where it is."""
-        file = self.folder.path / "error.txt"
-        if error.__cause__ is None:
-            return ""
-        try:
-            files.write(file, "".join(format_exception(error.__cause__)))
-        except OSError:
-            return ""
-        return f"; its traceback is in {file}"
-
-    def _last_good(self) -> str:
-        """How an error ends: with the last good checkpoint and the command that resumes the run from it."""
-        if self.last_checkpoint is None:
-            return "there is no checkpoint yet"
-        return f"last good checkpoint: {self.last_checkpoint}; to resume: {self.resume_command}"
 
     def _progress_note(self) -> str:
         """The last episode's return and the last evaluation's score."""

@@ -20,7 +20,7 @@ from playvirtual.replay import ReplayBuffer
 from playvirtual.runs.agents import check_encoder_from, load_pretrained_encoder
 from playvirtual.runs.warm_start import check_init_from, load_initial_weights
 from playvirtual.training.clock import Clock
-from playvirtual.training.compiling import key_of, sources
+from playvirtual.training.compiled.compiling import key_of, sources
 from playvirtual.training.evaluation import Evaluator, Policy, Progress, Watcher, evaluation_policy
 from playvirtual.training.learner import Learner
 from playvirtual.training.policy import AsyncPolicy, PendingActions, ReadyActions

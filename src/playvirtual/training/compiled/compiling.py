@@ -26,7 +26,7 @@ def key_of(*facts: object) -> str:
 @cache
 def sources() -> str:
     """Equal for two processes with the same sources of this package, of which any may be compiled."""
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     return key_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(package.rglob("*.py"))))
 
 

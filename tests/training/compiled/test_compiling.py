@@ -19,8 +19,8 @@ import torch
 
 import playvirtual
 from playvirtual.config.build import build
-from playvirtual.training import compiling as module
-from playvirtual.training.compiling import compile_once, key_of, set_up_compiler
+from playvirtual.training.compiled import compiling as module
+from playvirtual.training.compiled.compiling import compile_once, key_of, set_up_compiler
 from playvirtual.training.trainer import Trainer
 from tests.waiting import HANG
 
@@ -151,7 +151,7 @@ def test_sources_that_differ_are_compiled_anew(tmp_path: Path) -> None:
     found = []
     for more in ("", "", "# another version\n"):
         changed.write_text(changed.read_text(encoding="utf-8") + more, encoding="utf-8")
-        code = "from playvirtual.training.compiling import sources; print(sources())"
+        code = "from playvirtual.training.compiled.compiling import sources; print(sources())"
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         found.append(subprocess.check_output([sys.executable, "-c", code], env=environment, timeout=HANG))
     assert found[0] == found[1] != found[2]

@@ -1,0 +1,1 @@
+"""How updates and acting become few launches: compiled code and CUDA graphs."""
