@@ -265,8 +265,16 @@ def test_action_dependence_is_a_share_and_leaves_the_models_as_they_are() -> Non
     aux = pv.PlayVirtualLoss(f, actions=3, latent=(16, 4, 4), K=2, M=2)
     before = {name: value.clone() for module in (f, aux) for name, value in module.state_dict().items()}
     aux.action_dependence(torch.rand(5, 1, 4, 4))
+    aux.target_spread(torch.rand(5, 1, 4, 4))
     for name, value in ((name, value) for module in (f, aux) for name, value in module.state_dict().items()):
         assert torch.equal(value, before[name]), name
+
+
+def test_target_spread_is_that_of_the_projected_targets() -> None:
+    heads = {"projector": nn.Identity(), "predictor": nn.Identity()}
+    aux = pv.PlayVirtualLoss(nn.Flatten(), actions=3, latent=2, K=2, M=2, **heads)
+    assert aux.target_spread(torch.tensor([[5.0, 0.0], [0.0, 2.0]])) == pytest.approx(0.5)
+    assert aux.target_spread(torch.tensor([[3.0, 4.0], [0.3, 0.4]])) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

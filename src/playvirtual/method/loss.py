@@ -14,7 +14,7 @@ from torch.func import functional_call
 from playvirtual.method.actions import ActionSpace, DiscreteActions, action_space
 from playvirtual.method.dynamics import ConvDynamics, DenseDynamics, Dynamics, Step
 from playvirtual.method.objective import SelfPrediction, Targets
-from playvirtual.method.projection import ProjectionHead
+from playvirtual.method.projection import ProjectionHead, spread
 from playvirtual.method.samplers import Sampler, check_nonnegative, check_whole
 from playvirtual.method.target_network import make_target, soft_update
 from playvirtual.method.virtual import VirtualTrajectories
@@ -172,6 +172,12 @@ class PlayVirtualLoss(nn.Module):
         """How much the forward model's prediction from observations (N, …) depends on the action, from 0 to 1."""
         z = _without_side_effects(self._encoder[0], observations)
         return action_dependence(self.virtual.h, z, self.virtual.actions, generator)
+
+    @torch.no_grad()
+    def target_spread(self, observations: Tensor) -> float:
+        """Half the mean distance of the targets of observations (N, …): near 0 the representation has collapsed."""
+        z = _without_side_effects(self.target_encoder, observations)
+        return float(spread(_without_side_effects(self.target_projector, z)))
 
     @torch.no_grad()
     def _targets_of_one_view(self, observations: Tensor) -> Targets:
