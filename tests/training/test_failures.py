@@ -192,3 +192,16 @@ def test_a_run_that_cannot_begin_leaves_no_environment_open(tmp_path: Path) -> N
         pv.train(env=Counted, run_dir=tmp_path / "run", **{**OWN, "batch_size": 2**30})
     assert Counted.opened == 0
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow(15)
+@pytest.mark.usefixtures("fragile")
+def test_a_run_whose_states_all_look_alike_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every image of the environment is the same."""
+    options = {**OWN, "steps": 1_400, "log_every": 100, "checkpoint_every": 700, "updates_per_step": 1.0}
+    run = pv.train(env=Fragile, run_dir=tmp_path / "run", **options)
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["target_spread"] < 1e-5
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "look alike" in line]
+    step = next(line["step"] for line in lines if line["updates"] >= 1_000)
+    assert said.startswith(f"playvirtual: step {step}: all states look alike to the agent (target_spread ")

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from playvirtual.kernels.linear import linear
 
+COLLAPSED = 0.001  # a spread of targets below which all states look alike; runs that have learned have 0.02 and more
+
 
 def cosine_distance(prediction: Tensor, target: Tensor, eps: float = 1e-3) -> Tensor:
     """‖p/‖p‖ − t/‖t‖‖² = 2 − 2·cos(p, t) over the last dimension; norms below ε count as ε."""

@@ -23,6 +23,7 @@ from playvirtual.device import configure_torch, num_threads
 from playvirtual.errors import InputError, shown
 from playvirtual.files import Unreadable
 from playvirtual.messages import logger
+from playvirtual.method.projection import COLLAPSED
 from playvirtual.runs import checkpoint, jsonl, stopped
 from playvirtual.runs.atomic_io import RunLock, lock_run_folder
 from playvirtual.runs.folder import RunFolder
@@ -38,6 +39,8 @@ from playvirtual.training.evaluation import evaluation_line
 from playvirtual.training.failures import Failures
 from playvirtual.training.interrupts import Interrupts
 from playvirtual.training.trainer import Trainer
+
+MANY_UPDATES = 1_000  # after fewer, networks that will learn may still see states alike
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ class Runner:
         self.resume_command = shlex.join([*words, "--log", ",".join(loggers.names)] if loggers.names else words)
         self.failures = Failures(folder.path, lock, self.resume_command, self._present_step)
         self._episodes = 0  # that had begun before the present step
+        self._collapse_told = False
         trainer.clock = Clock()  # the time to build the trainer is not part of the run's
 
     def train(self) -> Run:
@@ -305,7 +309,19 @@ class Runner:
             jsonl.append(self.folder.path, "timing", timing)
         self.loggers.write("train", line)
         self.loggers.write("time", timing)
+        self._tell_collapse(line)
         return line
+
+    def _tell_collapse(self, line: Mapping[str, Any]) -> None:
+        """Says once, after half of the steps, that all states look alike to the agent."""
+        step, spread = line["step"], line.get("target_spread", 1.0)
+        late = 2 * step >= self.trainer.config.steps and self.trainer.learner.updates >= MANY_UPDATES
+        if late and spread < COLLAPSED and not self._collapse_told:
+            self._collapse_told = True
+            logger.warning(
+                f"step {step}: all states look alike to the agent (target_spread {spread:.1g}), so that its small "
+                "prediction loss says nothing; rewards have not told states apart"
+            )
 
     def _evaluate(self) -> None:
         """Scores the agent as it is now; a signal aborts the evaluation, which is repeated after resuming."""

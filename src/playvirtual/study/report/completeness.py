@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from playvirtual import files
 from playvirtual.messages import counted, plural
+from playvirtual.method.projection import COLLAPSED
 from playvirtual.runs import jsonl
 from playvirtual.study.report.records import Problem, Record
 from playvirtual.study.report.sections import SUITE_OF, Section
@@ -20,7 +21,6 @@ from playvirtual.study.scores import suite_tasks
 from playvirtual.study.settings import setting_name
 
 LISTED = 400  # lines of one list that the page shows; the rest is counted
-COLLAPSED = 0.001  # spread of the targets below which all states look alike; runs that have learned have 0.02 and more
 KINDS = {
     "unusable": "Folders that cannot be used",
     "damaged": "Damaged files of runs that are used",
