@@ -17,6 +17,7 @@ from playvirtual import kernels
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.agents.sac import Sac
 from playvirtual.config.build import build
+from playvirtual.training.compiled.compiling import compiling
 from playvirtual.training.compiled.cudagraph import WARM_UPS
 from playvirtual.training.trainer import Trainer
 
@@ -104,7 +105,7 @@ def compute(task: str, device: torch.device, variant: Variant, K: int | None = N
         passes = (_rainbow if isinstance(agent, Rainbow) else _sac)(trainer, batch, randoms)
         losses: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
-        with default_type(torch.float64 if exact else torch.float32):
+        with default_type(torch.float64 if exact else torch.float32), compiling():
             for forward, objective, parts in passes:
                 found = forward()
                 total = objective(found)

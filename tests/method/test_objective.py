@@ -191,6 +191,7 @@ def test_targets_have_no_gradient() -> None:
     targets = objective.targets(world.observations, objective.draw(world.actions))
     assert not any(target.requires_grad for target in targets if target is not None)
     losses = objective(world.observations, world.actions)
+    assert not losses.pop("target_spread").requires_grad
     for loss in losses.values():
         assert set(gradients(loss, world.f_m)) == set(gradients(loss, world.g_m)) == {None}
 
@@ -276,7 +277,7 @@ def test_backward_prediction_goes_from_the_last_recorded_state_back_to_the_first
         z = world.h(z, world.actions[:, k])
         forward = forward + cosine_distance(world.q(world.g(z)), target(k + 1))
     losses = objective(world.observations, world.actions, inputs=inputs)
-    assert list(losses) == ["pred", "backward_pred", "cyc"]
+    assert list(losses) == ["pred", "backward_pred", "cyc", "target_spread"]
     torch.testing.assert_close(losses["backward_pred"], backward)
     torch.testing.assert_close(losses["pred"], forward)
     assert losses["cyc"].tolist() == [0.0] * B

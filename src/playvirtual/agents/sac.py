@@ -266,12 +266,11 @@ class Sac:
 
         Beside them "target_spread", (), is that of the targets.
         """
-        objective, observations = self.objective, sequences.observations
-        assert objective is not None
-        z, z_last = objective.encode(observations, inputs), objective.encode_last(observations, inputs)
-        targets = objective.targets(observations, inputs)
-        losses = objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
-        return {**losses, "target_spread": targets.spread()}
+        assert self.objective is not None
+        losses: dict[str, Tensor] = self.objective(
+            sequences.observations, sequences.actions, sequences.mask, inputs=inputs
+        )
+        return losses
 
     # Metrics are means of losses without gradient: the backward pass of what is compiled would begin at them as well.
 
@@ -293,12 +292,12 @@ class Sac:
     def mean_auxiliary_loss(
         self, sequences: SequenceBatch, inputs: RandomInputs, lambda_cyc: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """λ_pred · L_pred + λ_cyc · L_cyc of the means over the batch, and those means; compiled as one function."""
+        """λ_pred · L_pred + λ_cyc · L_cyc of the means over the batch, and the metrics; compiled as one function."""
         assert self.objective is not None
         with self._autocast():
             losses = self.auxiliary_losses(sequences, inputs)
-        means = {name: loss.mean() for name, loss in losses.items()}
-        metrics = {f"loss_{name}": losses[name].detach().mean() for name in self.objective.loss_names}
+        means = {name: losses[name].mean() for name in self.objective.loss_names}
+        metrics = {f"loss_{name}": losses[name].detach().mean() for name in means}
         return self.objective.total(means, lambda_cyc), {**metrics, "target_spread": losses["target_spread"]}
 
     def update(self, batch: SacBatch, schedule: Schedule) -> Update:

@@ -177,7 +177,7 @@ class PlayVirtualLoss(nn.Module):
     def target_spread(self, observations: Tensor) -> float:
         """Half the mean distance of the targets of observations (N, …): near 0 the representation has collapsed."""
         z = _without_side_effects(self.target_encoder, observations)
-        return float(spread(_without_side_effects(self.target_projector, z)))
+        return float(spread(_without_side_effects(self.target_projector, z).flatten(1)))
 
     @torch.no_grad()
     def _targets_of_one_view(self, observations: Tensor) -> Targets:

@@ -69,7 +69,7 @@ class SelfPrediction(nn.Module):
 
     aux = SelfPrediction(encoder=f, target_encoder=f_m, augment=random_shift, forward=h, projector=g, predictor=q,
                          target_projector=g_m, K=9, virtual=VirtualTrajectories(forward=h, backward=b, …, K=9, M=12))
-    losses = aux(observations, actions)                     # {"pred": (B,), "cyc": (B,)}
+    losses = aux(observations, actions)                     # {"pred": (B,), "cyc": (B,), "target_spread": ()}
     total = aux.total(losses, aux.lambda_cyc(i), rl_loss)   # Eq. 5, per sample
 
     Without `virtual` it is SPR. With `real_cycle` the cycle loss is also taken along the recorded actions. With
@@ -260,11 +260,16 @@ class SelfPrediction(nn.Module):
         inputs: RandomInputs | None = None,
         generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
-        """The losses of sequences: observations (B, K+1, C, H, W) uint8, actions (B, K, …a), mask (B, K+1)."""
+        """The losses of sequences: observations (B, K+1, C, H, W) uint8, actions (B, K, …a), mask (B, K+1).
+
+        With K > 0 beside them "target_spread", (), is that of the targets.
+        """
         shape = (len(actions), self.K + 1)
         for name, tensor in (("observations", observations), ("mask", mask)):
             if tensor is not None and tensor.shape[:2] != shape:
                 raise ValueError(f"{name}: {tuple(tensor.shape)} is not allowed; allowed: {shape}, K + 1 states each")
         given = self.draw(actions, generator) if inputs is None else inputs
         z, z_last = self.encode(observations, given), self.encode_last(observations, given)
-        return self.losses(z, self.targets(observations, given), actions, given, mask, z_last)
+        targets = self.targets(observations, given)
+        losses = self.losses(z, targets, actions, given, mask, z_last)
+        return {**losses, "target_spread": targets.spread()} if self.K else losses

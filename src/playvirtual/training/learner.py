@@ -12,7 +12,7 @@ from torch import Tensor
 from playvirtual.agents.agent import Agent, ResetsNetworks, Schedule, Update
 from playvirtual.errors import InputError, shown
 from playvirtual.replay.samplers import BatchSampler
-from playvirtual.training.compiled.compiling import compile_once, set_up_compiler
+from playvirtual.training.compiled.compiling import compile_once
 from playvirtual.training.compiled.cudagraph import CudaGraphs
 
 
@@ -146,7 +146,6 @@ class Learner:
             torch.backends.cudnn.benchmark = True  # shapes never change, so searching for the best kernels pays
         if agent.device.type == "cuda" and compile != "off":
             if compile == "full":
-                set_up_compiler()
                 agent.compile()
                 sampler.compile()
                 self.guard.compile()

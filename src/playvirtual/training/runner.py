@@ -320,7 +320,7 @@ class Runner:
             self._collapse_told = True
             logger.warning(
                 f"step {step}: all states look alike to the agent (target_spread {spread:.1g}), so that its small "
-                "prediction loss says nothing; rewards have not told states apart"
+                "prediction loss says nothing"
             )
 
     def _evaluate(self) -> None:

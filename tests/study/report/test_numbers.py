@@ -343,12 +343,14 @@ def test_human_normalised_scores_are_means_in_percent(atari: Section) -> None:
 
 
 def test_runs_whose_states_look_alike_at_the_end_are_named(tmp_path: Path) -> None:
-    for seed, spreads in enumerate([(0.2, 0.0004), (0.0004, 0.2), (0.3, None)], 1):
+    for seed, spreads in enumerate([(0.2, 0.0004), (0.0004, 0.2), (0.3, None), (0.2, 0.0004)], 1):
         run = tmp_path / str(seed)
         write_run(run, "toy/catch", "spr", seed, 1.0)
         named = [{} if spread is None else {"target_spread": spread} for spread in spreads]
         lines = [json.dumps({"step": 500 * i, **line}) + "\n" for i, line in enumerate(named, 1)]
         (run / "metrics.jsonl").write_text("".join(lines))
+    evaluations = tmp_path / "4" / "evaluations.jsonl"  # this run is not finished: it may learn yet
+    evaluations.write_text(json.dumps({"step": 1000, "mean": 1.0, "returns": [1.0]}) + "\n")
     (section,) = sections(collect([tmp_path])[0])
     found = {listing.title: listing.lines for listing in listings([], [section])}
     (line,) = found["Runs whose representation has collapsed"]

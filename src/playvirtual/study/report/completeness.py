@@ -119,6 +119,7 @@ def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[L
         Line(f"the targets' spread is {spread:.1g} at step {step:,}: all states look alike to the agent", record.path)
         for section in sections
         for record in section.records
+        if record.finished or record.stopped is not None  # in its first steps any run may look so
         for step, spread in [_last_spread(record)]
         if spread < COLLAPSED
     ]
@@ -130,10 +131,11 @@ def listings(problems: Sequence[Problem], sections: Sequence[Section]) -> list[L
 
 
 def _last_spread(record: Record) -> tuple[int, float]:
-    """The last step in the metrics, and the spread of the targets there; infinite where none is logged."""
-    line = jsonl.last(record.path, "metrics")
-    spread = line.get("target_spread")
-    return int(line.get("step", 0)), float(spread) if files.is_number(spread) else math.inf
+    """The last logged spread of the targets and its step; infinite where none is logged."""
+    for line in reversed(jsonl.lines(record.path, "metrics")):
+        if files.is_number(spread := line.get("target_spread")):
+            return int(line["step"]), float(spread)
+    return 0, math.inf
 
 
 def _absent(section: Section) -> list[str]:

@@ -26,7 +26,7 @@ from playvirtual.study.report.sections import Section, Setting
 MAX_PANELS = 60  # of returns
 MAX_TASKS = 6  # whose losses are shown
 FEWEST = 3  # evaluations that make a curve
-START = 0.05  # of a panel's steps, whose losses, those of networks that have learned nothing, do not set its scale
+START = 0.05  # of a curve's steps, whose losses, those of networks that have learned nothing, do not set the scale
 PANEL = 1.5  # inches, at least, of a panel of losses
 LOSS_NAMES = {  # in the order of the columns
     "loss_rl": "RL loss",
@@ -140,7 +140,7 @@ def loss_caption(section: Section) -> str:
     return (
         "Returns, losses before their weights, the spread of the targets of prediction (near 0 all states look alike), "
         "and the weight λ_cyc of the cycle loss: means over seeds, each point over the updates since the point before. "
-        f"The first losses may lie above a panel.{some}"
+        f"The first losses may lie outside of a panel.{some}"
     )
 
 
@@ -215,16 +215,13 @@ def _draw_single(axes: Axes, curve: Curve, look: Look, setting: Setting, marked:
 
 def _scale_to_learning(axes: Axes) -> None:
     """Limits a panel of losses to their values after the start, when an untrained network has losses of its own."""
-    curves = [np.asarray(line.get_xydata()) for line in axes.get_lines()]
-    if not curves:
+    shown = []
+    for line in axes.get_lines():
+        steps, losses = np.asarray(line.get_xydata()).T
+        shown += losses[(steps >= steps[0] + START * (steps[-1] - steps[0])) & np.isfinite(losses)].tolist()
+    if not shown:
         return
-    points = np.concatenate(curves)
-    first, last = points[:, 0].min(), points[:, 0].max()
-    learned = points[points[:, 0] >= first + START * (last - first), 1]
-    learned = learned[np.isfinite(learned)]
-    if not len(learned):
-        return
-    low, high = float(learned.min()), float(learned.max())
+    low, high = min(shown), max(shown)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     axes.set_ylim(low - margin, high + margin)
 

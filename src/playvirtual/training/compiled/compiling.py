@@ -30,17 +30,30 @@ def sources() -> str:
     return key_of(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(package.rglob("*.py"))))
 
 
-def set_up_compiler() -> None:
-    """Makes PyTorch's compiler choose among the variants of a kernel by the kernel's own time.
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Around whatever compiles an update: no garbage collector, and kernels that are chosen by their own time.
 
-    It measures each variant. A kernel that overwrites one of its inputs is measured together with a copy of that input,
-    which takes longer than a small kernel does, so that chance chose, and one variant took eight times as long as
-    another. Kernels overwrite their inputs only to save memory, which updates do not lack.
+    The collector would walk again and again through the very many objects that compiling makes and keeps.
+
+    PyTorch's compiler measures a few variants of each kernel. Where a kernel writes into the buffer of an input that
+    nothing reads any more, it is measured together with a copy of that input, which takes longer than a small kernel
+    does: the variants look alike, and one that takes eight times as long as another may be chosen. So buffers are not
+    reused in this way, which costs memory that updates do not lack.
     """
     from torch._inductor import config
 
-    with suppress(AttributeError):  # a version without this setting compiles as it does by itself
+    collects, reuses = gc.isenabled(), getattr(config, "inplace_buffers", None)  # None in versions without it
+    gc.disable()
+    if reuses is not None:
         config.inplace_buffers = False
+    try:
+        yield
+    finally:
+        if reuses is not None:
+            config.inplace_buffers = reuses
+        if collects:
+            gc.enable()
 
 
 @contextmanager
@@ -49,11 +62,10 @@ def compile_once(key: str, folder: Path) -> Iterator[None]:
 
     `folder` lies in the compiler's cache. A mark there says that the code has been compiled, and then nobody waits. A
     process that dies while it compiles makes room for the next, and a folder that cannot be written stops nobody.
-    Python's garbage collector is off around the work.
     """
     mark = folder / key
     if mark.exists():
-        with _garbage_collector_off():
+        with compiling():
             yield
         return
     logger.info("compiling the update, which takes up to a minute the first time on a machine")
@@ -61,25 +73,10 @@ def compile_once(key: str, folder: Path) -> Iterator[None]:
         if descriptor is not None and _is_held_elsewhere(descriptor):
             logger.info("waiting for another run that compiles the same update")
             _wait(descriptor, mark)
-        with _garbage_collector_off():
+        with compiling():
             yield
         with suppress(OSError):
             mark.touch()
-
-
-@contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    """For work that makes very many objects and drops few of them, as compiling does.
-
-    The collector would walk through all of them again and again: it took a sixth of the time to Pong's first update.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextmanager
