@@ -159,7 +159,7 @@ def test_sources_that_differ_are_compiled_anew(tmp_path: Path) -> None:
 
 @pytest.mark.slow(15)
 def test_no_kernel_of_an_update_reuses_the_buffer_of_an_input() -> None:
-    """PyTorch's compiler measures such a kernel together with a copy of that input."""
+    """By its source PyTorch's compiler measures such a kernel together with a copy of that input."""
     from torch._inductor.utils import run_and_get_code
 
     def reuses(x: torch.Tensor) -> bool:

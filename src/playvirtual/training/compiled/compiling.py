@@ -32,14 +32,13 @@ def sources() -> str:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Around whatever compiles an update: no garbage collector, and kernels that are chosen by their own time.
+    """Around whatever compiles an update: no garbage collector, and no kernel that writes into an input's buffer.
 
     The collector would walk again and again through the very many objects that compiling makes and keeps.
 
-    PyTorch's compiler measures a few variants of each kernel. Where a kernel writes into the buffer of an input that
-    nothing reads any more, it is measured together with a copy of that input, which takes longer than a small kernel
-    does: the variants look alike, and one that takes eight times as long as another may be chosen. So buffers are not
-    reused in this way, which costs memory that updates do not lack.
+    PyTorch's compiler measures a few variants of each kernel. A kernel that writes into the buffer of an input that
+    nothing reads any more is measured together with a copy of that input, which may take longer than a small kernel
+    itself and so hide which variant is the fastest. To do without costs memory that updates do not lack.
     """
     from torch._inductor import config
 
