@@ -45,7 +45,8 @@ class Dynamics(nn.Module):
     def rollouts(self, *batches: RolloutBatch, frozen: bool = False) -> list[Tensor]:
         """The states (N, K, …) of every batch, or its last ones (N, 1, …); the batches do not influence each other.
 
-        With `frozen`, gradients pass through to z and do not reach the model's parameters.
+        All states of a step lie together in memory. With `frozen`, gradients pass through to z and do not reach the
+        model's parameters.
         """
         step = self._frozen_step() if frozen else self
         return [_step_by_step(step, batch) for batch in batches]
@@ -66,7 +67,7 @@ def _step_by_step(step: Step, batch: RolloutBatch) -> Tensor:
         z = step(z, a)
         if not batch.last_only:
             states.append(z)
-    return z[:, None] if batch.last_only else torch.stack(states, 1)
+    return z[:, None] if batch.last_only else torch.stack(states).transpose(0, 1)
 
 
 def _joined(batches: Sequence[RolloutBatch]) -> tuple[Tensor, Tensor]:
@@ -239,5 +240,5 @@ class DenseDynamics(Dynamics):
             steps_of_parts.append(z.split(sizes))
         found = []
         for batch, states in zip(batches, zip(*steps_of_parts, strict=True), strict=True):
-            found.append(states[-1][:, None] if batch.last_only else torch.stack(states, 1))
+            found.append(states[-1][:, None] if batch.last_only else torch.stack(states).transpose(0, 1))
         return found

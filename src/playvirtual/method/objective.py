@@ -214,8 +214,9 @@ class SelfPrediction(nn.Module):
     def _prediction_loss(self, z_hat: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
         """Σ_k d(q(g(ẑ_k)), target_k) over predicted states (B, K, …) and their targets (B, K, D). Returns (B,)."""
         assert self.q is not None
-        prediction = self.q(self.g(z_hat.flatten(0, 1))).unflatten(0, z_hat.shape[:2])  # (B, K, D)
-        return prediction_loss(prediction, target, cosine_distance, mask)
+        steps = z_hat.transpose(0, 1)  # (K, B, …): as rollouts write them, so that nothing is copied
+        prediction = self.q(self.g(steps.flatten(0, 1))).unflatten(0, steps.shape[:2])  # (K, B, D)
+        return prediction_loss(prediction.transpose(0, 1), target, cosine_distance, mask)
 
     def _backward_loss(
         self, z_last: Tensor | None, targets: Targets, actions: Tensor, mask: Tensor | None

@@ -56,7 +56,7 @@ def draw_proportional(weights: Tensor, count: int, generator: torch.Generator | 
 
 def _running_sum_and_draws(weights: Tensor, count: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Σ_{j ≤ i} w_j for every position i, and `count` numbers drawn from [0, 1)."""
-    # float64: a float32 running sum of 100k priorities would drop the small ones.
+    # A float32 running sum of 100k priorities would drop the small ones; on a GPU weights of float64 save a kernel.
     cumulative = weights.cumsum(0, dtype=torch.float64)
     return cumulative, torch.rand(count, generator=generator, device=weights.device, dtype=torch.float64)
 
@@ -95,7 +95,8 @@ class PrioritizedSampler:
         self.span = max(K, n_step)  # entries that must follow the start of a sequence
         # The mask reads `terminated` of the K-th entry after the start; rewards end one entry before the n-th.
         self.reads_newest_transition = n_step <= K
-        self.priorities = torch.zeros(replay.capacity, device=replay.device)  # (capacity,) p^α
+        # (capacity,) p^α as float32 has them, in the type of their running sum
+        self.priorities = torch.zeros(replay.capacity, device=replay.device, dtype=torch.float64)
         self._largest = torch.ones((), device=replay.device) if largest_first else None  # p^α of a new entry
         self._num_seen = 0  # entries of the replay buffer that `priorities` accounts for
         self._gamma = gamma
@@ -137,7 +138,7 @@ class PrioritizedSampler:
     ) -> RainbowBatch:
         """The batch that the numbers u (B,) draw, with its importance weights; compiled as one function."""
         index = _positions_at(cumulative, u)
-        weights = (1.0 / (self.priorities[index] + 1e-5)) ** beta
+        weights = (1.0 / (self.priorities[index].float() + 1e-5)) ** beta
         return self._read_at(index, weights / weights.max(), gamma=gamma, horizon=horizon)
 
     def update_priorities(self, batch: RainbowBatch, priorities: Tensor | None) -> None:
@@ -148,7 +149,7 @@ class PrioritizedSampler:
 
     def _write_priorities(self, index: Tensor, priorities: Tensor) -> None:
         new = priorities.clamp(1e-6, 1e6) ** self.alpha
-        self.priorities[index] = new
+        self.priorities[index] = new.to(self.priorities.dtype)
         if self._largest is not None:
             self._largest.copy_(torch.maximum(self._largest, new.max()))
 
@@ -215,7 +216,7 @@ class UniformSampler:
     def _weigh_transitions(self) -> Tensor:
         """(capacity,) 1 where a transition may be drawn, else 0; compiled as one function."""
         valid = self.replay.valid_starts(1)
-        return valid.to(torch.float64)  # as the running sum is: nothing is left to convert
+        return valid.to(torch.float64)  # the type of the running sum
 
     def _weigh_sequences(self) -> Tensor:
         """(capacity,) 1 where a sequence may start, else 0; compiled as one function."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from playvirtual import kernels
 from playvirtual.agents.networks import output_size
 from playvirtual.kernels.convolution import conv_relu
+from playvirtual.kernels.linear import UNIT
 from playvirtual.method import Augmentation, rescale
 from playvirtual.replay.augmentation import RandomShift
 
@@ -187,10 +188,12 @@ class DuelingHead(nn.Module):
         (value, value_bias), (advantage, advantage_bias) = (
             layer.weights(noisy) for layer in (self.value.out, self.advantage.out)
         )
-        # One product: each layer has zeros for the other one's inputs.
-        weight = torch.cat([F.pad(value, (0, advantage.shape[1])), F.pad(advantage, (value.shape[1], 0))])
-        out = F.linear(hidden, weight, torch.cat([value_bias, advantage_bias]))
-        return out[:, : self.atoms], out[:, self.atoms :]
+        # One product: each layer has zeros for the other one's inputs, and rows of zeros make a size that GPUs are fast at.
+        outputs = len(value) + len(advantage)
+        more = -outputs % UNIT
+        weight = torch.cat([F.pad(value, (0, advantage.shape[1])), F.pad(advantage, (value.shape[1], 0, 0, more))])
+        out = F.linear(hidden, weight, torch.cat([value_bias, F.pad(advantage_bias, (0, more))]))
+        return out[:, : self.atoms], out[:, self.atoms : outputs]
 
     def resample(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise in all four layers."""
