@@ -188,7 +188,7 @@ class DuelingHead(nn.Module):
         (value, value_bias), (advantage, advantage_bias) = (
             layer.weights(noisy) for layer in (self.value.out, self.advantage.out)
         )
-        # One product: each layer has zeros for the other one's inputs, and rows of zeros make a size that GPUs are fast at.
+        # One product: each layer has zeros for the other one's inputs. Rows of zeros fill up to a size that is fast.
         outputs = len(value) + len(advantage)
         more = -outputs % UNIT
         weight = torch.cat([F.pad(value, (0, advantage.shape[1])), F.pad(advantage, (value.shape[1], 0, 0, more))])
