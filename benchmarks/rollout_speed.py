@@ -47,7 +47,7 @@ def microseconds(call: Callable[[], object], repeats: int) -> float:
 
 def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    from playvirtual.kernels import rollout_gradients, rollout_triton
+    from playvirtual.kernels import rollout_triton
     from playvirtual.kernels.hopper import gradients_hopper, rollout_hopper
 
     torch.manual_seed(0)
@@ -93,7 +93,7 @@ def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str,
             return gradients_hopper.parameter_gradients(*given, num_kept)
         starts, _, y, *_ = kept
         given = (actions, maps, w1, w2, starts[:-1], y, dx, du, totals)
-        return rollout_gradients.parameter_gradients(*given, SIDE, SIDE)
+        return rollout_triton.parameter_gradients(*given, SIDE, SIDE)
 
     return {"forward": there, "back": back, "parameters": gradients}
 

@@ -87,6 +87,16 @@ def test_crops_compile(channels: int, height: int, block: int) -> None:
     assert shared_memory(crop_triton.crop_kernel, types, constants, HOPPER) <= SHARED[HOPPER]
 
 
+@pytest.mark.parametrize("gpu", [HOPPER, ADA])
+@pytest.mark.parametrize(("word", "words"), [("i64", 882), ("i64", 3750), ("i32", 25), ("i16", 3), ("u8", 1505)])
+def test_gathers_compile(gpu: int, word: str, words: int) -> None:
+    from playvirtual.kernels import gather_triton
+
+    types = {"rows": f"*{word}", "index": "*i64", "out": f"*{word}"}
+    constants = {"STEP": words, "WORDS": words, "BLOCK": 1024}
+    assert shared_memory(gather_triton.gather_kernel, types, constants, gpu) == 0
+
+
 @pytest.mark.parametrize("aligned", [True, False])
 def test_clipped_adam_compiles(aligned: bool) -> None:
     import triton

@@ -64,7 +64,7 @@ def badly_declared() -> int:
     """How many of PyTorch's own checks of the operators fail: schemas, gradients' registration, shapes, tracing."""
     from torch.library import opcheck
 
-    from playvirtual.kernels import convolution_triton, crop_triton, rollout_triton
+    from playvirtual.kernels import convolution_triton, crop_triton, gather_triton, rollout_triton
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape).requires_grad_()
@@ -77,6 +77,7 @@ def badly_declared() -> int:
     model = (random(A, H * W * C), inner, random(C), random(C), random(C, C, 3, 3), random(C))
     calls = [
         *((crop_triton.crop_op, (*crops, low)) for low in (False, True)),
+        (gather_triton.gather_rows_op, (images, torch.tensor([[2, 0], [1, 1]]))),
         (convolution_triton.conv_relu_op, (random(2, 6, 6, 40), random(32, 2, 2, 40), random(32), 1)),
         (convolution_triton.relu_backward_op, (torch.rand(2, 5, 5, 32), torch.rand(2, 5, 5, 32))),
         *(

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from playvirtual.kernels.gather import gather_rows
+
 RecordType = np.dtype[np.void]
 STAGING_SLOTS = 64  # entries that may be on their way to a GPU at the same time
 
@@ -116,7 +118,7 @@ class ReplayBuffer:
             positions = torch.where(visible, positions, torch.remainder(first, self.capacity))
         else:
             positions = positions.masked_fill(~visible, self.capacity)
-        return self._padded_frames[positions].flatten(-4, -3)  # from (…, stack, C, H, W)
+        return gather_rows(self._padded_frames, positions).flatten(-4, -3)  # from (…, stack, C, H, W)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all entries without their frames, which are too large to copy (see snapshot.py)."""

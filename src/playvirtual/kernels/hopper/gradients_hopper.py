@@ -1,7 +1,7 @@
 """Gradients of the convolutional dynamics' parameters after `rollout_hopper`: one product per filter over all steps.
 
 The kernels are CUDA C++ (gradients_hopper.cu). They read what those rollouts stored in an order of their own;
-rollouts in Triton have `rollout_gradients`.
+rollouts in Triton have `parameter_gradients` in `rollout_triton.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
