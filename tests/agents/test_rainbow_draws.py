@@ -10,6 +10,7 @@ from torch import Tensor
 
 from playvirtual.agents.rainbow import Rainbow
 from playvirtual.method import RandomInputs
+from playvirtual.replay.batches import JoinedObservations
 from tests.agents.small_rainbow import NUM_ACTIONS, schedule_at, small_agent, small_batch, small_config
 from tests.independence import look_independent
 
@@ -138,6 +139,25 @@ def test_no_encoder_sees_an_image_as_it_is_and_no_view_is_seen_twice() -> None:
     assert (len(online), len(target)) == (2 * 5, 5 * (1 + K + M + 1))
     views = torch.cat([online, target, image[None] / 255.0]).flatten(1)
     assert len(views.unique(dim=0)) == len(views)
+
+
+def test_the_target_encoder_sees_the_images_that_were_read_in_one_piece() -> None:
+    """The losses are those of the same observations in two pieces, bit by bit, and nothing is put together again."""
+    agent = small_agent(small_config(real_cycle=True))
+    batch = small_batch(agent)
+    sequences, after = batch.sequences.observations, batch.next_observations
+    images = torch.cat([sequences.flatten(0, 1), after])
+    views = images[: 5 * (K + 1)].unflatten(0, (5, K + 1)), images[5 * (K + 1) :]
+    recorded = batch.sequences._replace(observations=views[0])
+    joined = JoinedObservations(images, *views)
+    whole = batch._replace(sequences=recorded, next_observations=views[1], joined=joined)
+    inputs = agent.draw(batch)
+    expected, found = agent.losses(batch, inputs), agent.losses(whole, inputs)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    black = whole._replace(joined=joined._replace(images=torch.zeros_like(images)))
+    seen = views_of(agent, "target_encoder")
+    agent.losses(black, inputs)
+    assert not seen[0].any()
 
 
 @pytest.mark.parametrize("method", ["playvirtual", "playvirtual-every-step", "playvirtual-latent"])

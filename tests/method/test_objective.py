@@ -410,6 +410,28 @@ def test_images_of_the_rl_loss_go_through_the_same_pass_of_the_target_encoder(st
     assert len(inputs.rl.values) == 2
 
 
+@pytest.mark.parametrize("backward_prediction", [False, True])
+def test_targets_are_the_same_of_images_that_are_in_one_piece(backward_prediction: bool) -> None:
+    world = World()
+    objective = world.objective(world.virtual(), real_cycle=True, backward_prediction=backward_prediction)
+    rl_images = torch.randint(256, (6, *IMAGE), dtype=torch.uint8)
+    inputs = objective.draw(world.actions, num_rl_target=6)
+    images = torch.cat([world.observations.flatten(0, 1), rl_images])
+    expected = objective.targets(world.observations, inputs, rl_images)
+    found = objective.targets(world.observations, inputs, rl_images, images)
+    for one, other in zip(found, expected, strict=True):
+        assert one is None if other is None else torch.equal(one, other)
+
+
+def test_too_many_or_too_few_images_are_refused() -> None:
+    world = World()
+    objective = world.objective(None)
+    images = torch.zeros(B * (K + 1) + 1, *IMAGE, dtype=torch.uint8)
+    for given, rl_images in ((images, None), (images[:-2], None), (images, images[:2])):
+        with pytest.raises(ValueError, match=r"images: \d+ are not allowed; allowed: 1[68], B·\(K \+ 1\) and R"):
+            objective.targets(world.observations, objective.draw(world.actions), rl_images, given)
+
+
 @pytest.mark.parametrize(("real_cycle", "views"), [(False, M), (True, M + 1)])
 def test_random_inputs_have_one_number_for_every_view_and_one_action_for_every_step(
     real_cycle: bool, views: int

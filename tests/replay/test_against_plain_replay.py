@@ -113,6 +113,10 @@ class Both:
             assert batch.sequences.positions.tolist() == starts.tolist()
             assert batch.weights.tolist() == weights.tolist()
             self.plain.check_rainbow(batch, K=K, n=n, gamma=GAMMA)
+            images = batch.images()
+            assert images is not None
+            both = torch.cat([batch.sequences.observations.flatten(0, 1), batch.next_observations])
+            assert torch.equal(images, both)
         starts = self.check_starts(1, False)
         if len(starts):
             transitions = transition_batch(self.replay, starts, gamma=GAMMA)

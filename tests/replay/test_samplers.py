@@ -161,8 +161,68 @@ def test_whether_a_batch_reads_the_newest_transition(K: int, n_step: int, reads:
     sampler.generator.manual_seed(0)
     after = sampler.sample({"beta": torch.tensor(1.0)})
     assert sampler.reads_newest_transition == reads
-    same = [torch.equal(x, y) for x, y in zip(before.sequences + before[1:], after.sequences + after[1:], strict=True)]
+    fields = [(*batch.sequences, *batch[1:5]) for batch in (before, after)]  # `joined` are views of them
+    same = [torch.equal(x, y) for x, y in zip(*fields, strict=True)]
     assert all(same) == (not reads)
+
+
+def some_batch(K: int = 2, *, compiled: bool = False) -> RainbowBatch:
+    """A batch of 8 sequences of K steps."""
+    sampler = prioritized(fill([(9, True), (14, False)], 40, 2)[0], K=K, n_step=3)
+    sampler.on_append()
+    if compiled:
+        sampler.compile()
+    return sampler.sample({"beta": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize("K", [0, 3])
+def test_a_batchs_images_are_its_observations_without_a_copy(K: int) -> None:
+    batch = some_batch(K)
+    images = batch.images()
+    assert images is not None
+    assert torch.equal(images, torch.cat([batch.sequences.observations.flatten(0, 1), batch.next_observations]))
+    assert batch.sequences.observations.data_ptr() == images.data_ptr()
+    assert batch.next_observations.data_ptr() == images[8 * (K + 1) :].data_ptr()
+
+
+def other_observations(batch: RainbowBatch) -> list[RainbowBatch]:
+    """The batch with either kind of its observations one brighter."""
+    recorded = batch.sequences._replace(observations=batch.sequences.observations + 1)
+    return [batch._replace(sequences=recorded), batch._replace(next_observations=batch.next_observations + 1)]
+
+
+def test_a_batch_whose_observations_were_replaced_has_no_images() -> None:
+    batch = some_batch()
+    assert all(changed.images() is None for changed in other_observations(batch))
+    assert RainbowBatch(*batch[:5]).images() is None
+    assert batch._replace(weights=batch.weights / 2).images() is not None
+
+
+def brightness(batch: RainbowBatch) -> torch.Tensor:
+    """Of all its observations, in one piece or not; a million more where they are in one piece."""
+    images = batch.images()
+    if images is None:
+        return batch.sequences.observations.sum() + batch.next_observations.sum()
+    return images.sum() + 10**6
+
+
+def test_compiled_code_has_the_images_of_compiled_batches_and_sees_that_observations_were_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compiled for the one or for the other first, as losses and samplers are compiled apart from each other."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    torch._dynamo.reset()
+    plain, batch = some_batch(), some_batch(compiled=True)
+    assert torch.equal(batch.next_observations, plain.next_observations)
+    assert torch.equal(batch.sequences.observations, plain.sequences.observations)
+    batches = [batch, *other_observations(batch)]
+    expected = [int(brightness(each)) for each in batches]
+    assert expected[0] > 10**6 > expected[1]
+    for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        torch._dynamo.reset()
+        compiled = torch.compile(brightness)
+        assert [int(compiled(batches[i])) for i in order] == [expected[i] for i in order]
+    torch._dynamo.reset()
 
 
 @settings(max_examples=150)

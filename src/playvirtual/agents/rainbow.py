@@ -217,7 +217,7 @@ class Rainbow:
         sequences = batch.sequences
         z = self.objective.encode(sequences.observations, inputs)  # (B, …): z_t
         z_last = self.objective.encode_last(sequences.observations, inputs)
-        targets = self.objective.targets(sequences.observations, inputs, batch.next_observations)
+        targets = self.objective.targets(sequences.observations, inputs, batch.next_observations, batch.images())
         rl = self.rl_losses(batch, inputs, z, targets.rl)
         auxiliary = self.objective.losses(z, targets, sequences.actions, inputs, sequences.mask, z_last)
         spread = {"target_spread": targets.spread()} if self.objective.K else {}

@@ -150,18 +150,30 @@ class SelfPrediction(nn.Module):
         return self._encoders[0](self.augment(observations[:, self.K], inputs.last))
 
     @torch.no_grad()
-    def targets(self, observations: Tensor, inputs: RandomInputs, rl_images: Tensor | None = None) -> Targets:
-        """One pass of the target encoder and of its projection over s_t … s_{t+K} and the RL loss' images (R, …)."""
+    def targets(
+        self,
+        observations: Tensor,
+        inputs: RandomInputs,
+        rl_images: Tensor | None = None,
+        images: Tensor | None = None,
+    ) -> Targets:
+        """One pass of the target encoder and of its projection over s_t … s_{t+K} and the RL loss' images (R, …).
+
+        `images` (B·(K+1) + R, …) are all of them, one after the other, from whom has them so; else they are copied.
+        """
         B, steps = observations.shape[:2]
         R = 0 if rl_images is None else len(rl_images)
+        if images is not None and len(images) != B * steps + R:
+            raise ValueError(f"images: {len(images)} are not allowed; allowed: {B * steps + R}, B·(K + 1) and R")
         # The place of each view's image among s_t … s_{t+K} of every sequence, then the RL loss'.
         place = torch.arange(B * steps + R, device=observations.device)
         sequences, rl = place[: B * steps].view(B, steps), place[B * steps :]
         first = 0 if self.backward_prediction else 1  # backward prediction ends in s_t, forward starts after it
         recorded, now = sequences[:, first : self.K + 1].flatten(), sequences[:, 0].repeat_interleave(self.views)
         source = torch.cat([rl, recorded, now])
-        images = observations.flatten(0, 1)
-        images = images if rl_images is None else torch.cat([images, rl_images])
+        if images is None:
+            recorded_images = observations.flatten(0, 1)
+            images = recorded_images if rl_images is None else torch.cat([recorded_images, rl_images])
         z_tilde = encode_views(self._encoders[1], self.augment, images, inputs.target, source)
         states = self.K + 1 - first
         z_rl, recorded_z, cycle = z_tilde.split([R, B * states, B * self.views])

@@ -22,6 +22,14 @@ class SequenceBatch(NamedTuple):
     mask: Tensor  # (B, K+1) float: 1 where the k-th state counts in the losses, else 0
 
 
+class JoinedObservations(NamedTuple):
+    """All observations of a batch as they lie in memory, one after the other, and the batch's fields, views of them."""
+
+    images: Tensor  # (B·(K+1) + B, C, H, W): s_t … s_{t+K} of all samples, then s_{t+m}
+    observations: Tensor  # (B, K+1, C, H, W)
+    next_observations: Tensor  # (B, C, H, W)
+
+
 class RainbowBatch(NamedTuple):
     """B sequences with their n-step returns and importance weights."""
 
@@ -30,6 +38,17 @@ class RainbowBatch(NamedTuple):
     returns: Tensor  # (B,) n-step return
     discounts: Tensor  # (B,) γ^m, or 0 after termination
     next_observations: Tensor  # (B, C, H, W): s_{t+m}
+    joined: JoinedObservations | None = None  # None for a batch that was put together by hand
+
+    def images(self) -> Tensor | None:
+        """(B·(K+1) + B, C, H, W): `sequences.observations`, then `next_observations`, where they lie so in memory.
+
+        None where they do not, or no longer: one of them is another tensor than the one that was read.
+        """
+        joined = self.joined
+        if joined is None or joined.observations is not self.sequences.observations:
+            return None
+        return joined.images if joined.next_observations is self.next_observations else None
 
 
 class TransitionBatch(NamedTuple):
@@ -76,12 +95,17 @@ def rainbow_batch(
         gamma,
         horizon,
     )
+    after = torch.remainder(index + target.steps, replay.capacity)  # (B,): of s_{t+m}
+    images = replay.observations(torch.cat([positions.flatten(), after]))
+    observations = images[: positions.numel()].unflatten(0, positions.shape)
+    next_observations = images[positions.numel() :]
     return RainbowBatch(
-        sequences=_read_sequences(replay, index, positions, mask.to(torch.get_default_dtype())),
+        sequences=_read_sequences(replay, index, positions, observations, mask.to(torch.get_default_dtype())),
         weights=weights,
         returns=target.returns,
         discounts=target.discounts,
-        next_observations=replay.observations(torch.remainder(index + target.steps, replay.capacity)),
+        next_observations=next_observations,
+        joined=JoinedObservations(images, observations, next_observations),
     )
 
 
@@ -100,15 +124,18 @@ def transition_batch(replay: ReplayBuffer, index: Tensor, *, gamma: float) -> Tr
 def sequence_batch(replay: ReplayBuffer, index: Tensor, valid: Tensor, *, K: int) -> SequenceBatch:
     """The sequences that start at positions `index` (B,); the mask is 0 where `valid` (B,) is False."""
     mask = valid.to(torch.get_default_dtype())[:, None].expand(-1, K + 1)
-    return _read_sequences(replay, index, replay.sequence_positions(index, K + 1), mask)
+    positions = replay.sequence_positions(index, K + 1)
+    return _read_sequences(replay, index, positions, replay.observations(positions), mask)
 
 
-def _read_sequences(replay: ReplayBuffer, index: Tensor, positions: Tensor, mask: Tensor) -> SequenceBatch:
-    """The sequences that start at `index` (B,) and lie at `positions` (B, K+1), with a mask of the same shape."""
+def _read_sequences(
+    replay: ReplayBuffer, index: Tensor, positions: Tensor, observations: Tensor, mask: Tensor
+) -> SequenceBatch:
+    """The sequences that start at `index` (B,) and lie at `positions` (B, K+1), with what was read there and a mask."""
     K = positions.shape[1] - 1
     return SequenceBatch(
         positions=index,
-        observations=replay.observations(positions),
+        observations=observations,
         actions=replay.actions[positions[:, : max(K, 1)]],
         mask=mask,
     )
