@@ -115,3 +115,17 @@ def test_clipped_adam_compiles(aligned: bool) -> None:
     assert shared_memory(adam_triton.clipped_adam_kernel, limits, constants, HOPPER) <= SHARED[ADA]
     source = ASTSource(adam_triton.collect_kernel, {"gradients": (f, f, f), "addresses": i}, {}, {})
     triton.compile(source, target=GPUTarget("cuda", HOPPER, 32), options={"num_warps": 1})
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, ADA])
+@pytest.mark.parametrize(("actions", "atoms"), [(6, 51), (18, 51), (3, 101)])
+def test_q_learning_compiles(gpu: int, actions: int, atoms: int) -> None:
+    import triton
+
+    from playvirtual.kernels.categorical_triton import q_learning_kernel
+
+    inputs = ("logits", "choosing", "valuing", "returns", "discounts", "support")
+    numbers = (*inputs, "losses", "priorities", "q", "gradients")
+    types = {**dict.fromkeys(numbers, "*fp32"), "taken": "*i64", "A": "i32", "N": "i32"}
+    power = triton.next_power_of_2
+    assert shared_memory(q_learning_kernel, types, {"AS": power(actions), "NS": power(atoms)}, gpu) <= SHARED[gpu]

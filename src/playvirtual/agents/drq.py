@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent
 from playvirtual.agents.efficient_rainbow import EpsilonGreedyRainbow
-from playvirtual.agents.losses import critic_loss, soft_target, squashed_gaussian
-from playvirtual.agents.rainbow import select
+from playvirtual.agents.losses import critic_loss, select, soft_target, squashed_gaussian
 from playvirtual.agents.sac import Sac, SacRandoms
 from playvirtual.config.baselines import DrqSacConfig
 from playvirtual.config.schema import Config

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from playvirtual.agents.agent import Agent, Observations, Schedule, Update
-from playvirtual.agents.losses import categorical_loss, project_distribution
+from playvirtual.agents.losses import categorical_q_learning
 from playvirtual.agents.networks.rainbow import PixelEncoder, QHead, xavier_uniform
-from playvirtual.agents.rainbow import Rainbow, select
+from playvirtual.agents.rainbow import Rainbow
 from playvirtual.config.baselines import EpsilonGreedyConfig
 from playvirtual.config.schema import Config
 from playvirtual.method import RandomInputs
@@ -85,12 +85,10 @@ class Otr(EpsilonGreedyRainbow):
     def rl_losses(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor, z_next: Tensor) -> dict[str, Tensor]:
         logits = self.head(z)
         with torch.no_grad():
-            next_logits = self.target_head(z_next)
-            best = self.q_values(next_logits).argmax(1)
-            next_probabilities = select(next_logits.softmax(-1), best)  # (B, atoms)
-            target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
-        rl = categorical_loss(select(logits, batch.sequences.actions[:, 0]).log_softmax(-1), target).loss
-        return {"rl": rl, "priority": rl.detach(), "q": self.q_values(logits.detach()).amax(1)}
+            target_logits = self.target_head(z_next)
+        given = logits, target_logits, target_logits, batch.sequences.actions[:, 0]
+        rl = categorical_q_learning(*given, batch.returns, batch.discounts, self.support)
+        return {"rl": rl.loss, "priority": rl.loss.detach(), "q": rl.q}
 
 
 def linear_epsilon(steps: int, decay_steps: int, end: float) -> float:

@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from playvirtual import kernels
+
+if kernels.AVAILABLE:
+    from playvirtual.kernels import categorical_triton
+
 
 def project_distribution(returns: Tensor, discounts: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
     """C51's projection Φ: the distribution of R + discount·Z, projected onto the support of Z.
@@ -36,6 +41,60 @@ def categorical_loss(log_probabilities: Tensor, target: Tensor) -> CategoricalLo
     clamped = target.clamp(1e-6, 1.0)
     kl = (clamped * (clamped.log() - log_probabilities.detach())).sum(1)
     return CategoricalLoss(loss, kl.clamp(1e-6, 1e6))
+
+
+class QLearning(NamedTuple):
+    """What Q-learning of a categorical distribution learns from a batch, (B,) each; the loss alone has a gradient."""
+
+    loss: Tensor  # cross-entropy between the target and the prediction for the action taken
+    priority: Tensor  # their KL divergence
+    q: Tensor  # the largest expected return of an action at s_t
+
+
+def expected_values(logits: Tensor, support: Tensor) -> Tensor:
+    """(…, atoms) -> (…): the expectations of categorical distributions over the support (atoms,)."""
+    return (logits.softmax(-1) * support).sum(-1)  # not a matrix product: those may run in low precision
+
+
+def select(values: Tensor, actions: Tensor) -> Tensor:
+    """(B, |A|, X) values and (B,) actions -> (B, X): the row of the action taken."""
+    return values.gather(1, actions[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+def categorical_q_learning(
+    logits: Tensor,
+    choosing: Tensor,
+    valuing: Tensor,
+    actions: Tensor,
+    returns: Tensor,
+    discounts: Tensor,
+    support: Tensor,
+) -> QLearning:
+    """C51 from logits (B, |A|, atoms) of s_t and, twice, of s_{t+n}: `choosing` chooses the action that `valuing` values.
+
+    In double Q-learning the online network chooses and the target network values. The action taken, return and
+    discount (B,) each, support (atoms,) evenly spaced.
+    """
+    given = logits, choosing.detach(), valuing.detach(), actions, returns, discounts, support
+    if kernels.in_use() and logits.is_cuda and logits.dtype == torch.float32:
+        return QLearning(*categorical_triton.q_learning(*given))
+    return plain_q_learning(*given)
+
+
+def plain_q_learning(
+    logits: Tensor,
+    choosing: Tensor,
+    valuing: Tensor,
+    actions: Tensor,
+    returns: Tensor,
+    discounts: Tensor,
+    support: Tensor,
+) -> QLearning:
+    """`categorical_q_learning` in plain PyTorch, which the kernel is held to."""
+    best = expected_values(choosing, support).argmax(1)  # (B,)
+    target = project_distribution(returns, discounts, select(valuing.softmax(-1), best), support)
+    learned = categorical_loss(select(logits, actions).log_softmax(-1), target)
+    return QLearning(learned.loss, learned.priority, expected_values(logits.detach(), support).amax(1))
 
 
 def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

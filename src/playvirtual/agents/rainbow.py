@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from playvirtual.agents.agent import Agent, Every, Observations, Schedule, Update, UpdatePattern, as_images
 from playvirtual.agents.auxiliary import has_backward_model, lambda_cyc_schedule, make_objective
-from playvirtual.agents.losses import categorical_loss, mean_and_range, project_distribution
+from playvirtual.agents.losses import categorical_q_learning, expected_values, mean_and_range
 from playvirtual.agents.networks.rainbow import DuelingHead, PixelEncoder, QHead, RainbowEncoder, set_noise
 from playvirtual.agents.optim import load_adam, make_adam
 from playvirtual.config.schema import Config, RainbowConfig
@@ -198,7 +198,7 @@ class Rainbow:
 
     def q_values(self, logits: Tensor) -> Tensor:
         """(N, |A|, atoms) -> (N, |A|): the expectation of the return."""
-        return (logits.softmax(-1) * self.support).sum(-1)  # not a matrix product: those may run in low precision
+        return expected_values(logits, self.support)
 
     def draw(self, batch: RainbowBatch) -> Any:
         """All random numbers of one update but the noisy layers', so that the losses are a pure function of them.
@@ -227,11 +227,10 @@ class Rainbow:
         """{"rl", "priority", "q"}, (B,) each, from z_t and from the target encoder's state of s_{t+n}, (B, …) both."""
         logits, next_logits = self.online_logits(batch, inputs, z)
         with torch.no_grad():
-            best = self.q_values(next_logits).argmax(1)  # (B,): double DQN
-            next_probabilities = select(self.target_head(z_next).softmax(-1), best)  # (B, atoms)
-            target = project_distribution(batch.returns, batch.discounts, next_probabilities, self.support)
-        rl = categorical_loss(select(logits, batch.sequences.actions[:, 0]).log_softmax(-1), target)
-        return {"rl": rl.loss, "priority": rl.priority, "q": self.q_values(logits.detach()).amax(1)}
+            target_logits = self.target_head(z_next)
+        given = logits, next_logits, target_logits, batch.sequences.actions[:, 0]
+        rl = categorical_q_learning(*given, batch.returns, batch.discounts, self.support)  # double DQN
+        return {"rl": rl.loss, "priority": rl.priority, "q": rl.q}
 
     def online_logits(self, batch: RainbowBatch, inputs: RandomInputs, z: Tensor) -> tuple[Tensor, Tensor]:
         """What the online network makes of z_t and, without gradient for the encoder, of s_{t+n}; (B, |A|, atoms)."""
@@ -325,11 +324,6 @@ class Rainbow:
 def as_floats(images: Tensor) -> Tensor:
     """uint8 images as numbers from 0 to 1."""
     return images.to(torch.get_default_dtype()) / 255.0
-
-
-def select(values: Tensor, actions: Tensor) -> Tensor:
-    """(B, |A|, X) values and (B,) actions -> (B, X): the row of the action taken."""
-    return values.gather(1, actions[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
 
 
 if TYPE_CHECKING:
