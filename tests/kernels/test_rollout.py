@@ -64,7 +64,7 @@ def badly_declared() -> int:
     """How many of PyTorch's own checks of the operators fail: schemas, gradients' registration, shapes, tracing."""
     from torch.library import opcheck
 
-    from playvirtual.kernels import convolution_triton, crop_triton, gather_triton, rollout_triton
+    from playvirtual.kernels import categorical_triton, convolution_triton, crop_triton, gather_triton, rollout_triton
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape).requires_grad_()
@@ -74,12 +74,14 @@ def badly_declared() -> int:
     images = torch.randint(256, (3, 9, 14, 14), dtype=torch.uint8)
     crops = (images, torch.randint(0, 4, (5, 2)), torch.randint(3, (5,)), torch.rand(5), 10, 2, False)
     inner = torch.randn(C, C + A, 3, 3)[:, :C].requires_grad_()
+    samples = torch.randint(A, (4,)), torch.randn(4), torch.rand(4)
     model = (random(A, H * W * C), inner, random(C), random(C), random(C, C, 3, 3), random(C))
     calls = [
         *((crop_triton.crop_op, (*crops, low)) for low in (False, True)),
         (gather_triton.gather_rows_op, (images, torch.tensor([[2, 0], [1, 1]]))),
         (convolution_triton.conv_relu_op, (random(2, 6, 6, 40), random(32, 2, 2, 40), random(32), 1)),
         (convolution_triton.relu_backward_op, (torch.rand(2, 5, 5, 32), torch.rand(2, 5, 5, 32))),
+        (categorical_triton.q_learning_op, (random(4, A, 7), *torch.randn(2, 4, A, 7), *samples, torch.arange(7.0))),
         *(
             (rollout_triton.rollout, (random(N, H * W, C), torch.randint(A, (N, K)), *model, first, H, W))
             for first in (0, 2, N)
