@@ -47,8 +47,8 @@ def microseconds(call: Callable[[], object], repeats: int) -> float:
 
 def calls(samples: int, num_kept: int, K: int, *, persistent: bool) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    from playvirtual.kernels import rollout_triton
     from playvirtual.kernels.hopper import gradients_hopper, rollout_hopper
+    from playvirtual.kernels.triton import rollout_triton
 
     torch.manual_seed(0)
     model = ConvDynamics(CHANNELS, DiscreteActions(ACTIONS)).cuda()

@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 def largest_error(device: str, limit: float = 3.0, betas: tuple[float, float] = (0.9, 0.999), steps: int = 4) -> float:
     """Of parameters, moments and norms, after steps with gradients below and above the limit."""
-    from playvirtual.kernels.adam_triton import FusedClippedAdam
+    from playvirtual.kernels.triton.adam_triton import FusedClippedAdam
 
     torch.manual_seed(0)
     plain = Net().to(device)
@@ -78,7 +78,7 @@ def largest_error(device: str, limit: float = 3.0, betas: tuple[float, float] = 
 
 def poisoned() -> float:
     """How many parameters are no numbers after a step with one gradient that is none, beside PyTorch's own."""
-    from playvirtual.kernels.adam_triton import FusedClippedAdam
+    from playvirtual.kernels.triton.adam_triton import FusedClippedAdam
 
     counts = []
     for fused in (False, True):
@@ -100,7 +100,7 @@ def poisoned() -> float:
 
 def bits_that_differ() -> int:
     """Between two times the same steps."""
-    from playvirtual.kernels.adam_triton import FusedClippedAdam
+    from playvirtual.kernels.triton.adam_triton import FusedClippedAdam
 
     found = []
     for _ in range(2):

@@ -24,7 +24,7 @@ def inputs(B: int, A: int, N: int, spread: float) -> tuple[Tensor, ...]:
 
 def differences(device: str) -> list[float]:
     """Largest differences of loss, priority, value and gradient to those of PyTorch in float64."""
-    from playvirtual.kernels import categorical_triton
+    from playvirtual.kernels.triton import categorical_triton
 
     errors = []
     for B, A, N, spread in [(5, 6, 51, 1.0), (3, 18, 51, 5.0), (4, 3, 7, 2.0), (2, 1, 2, 1.0), (3, 4, 64, 30.0)]:

@@ -54,7 +54,7 @@ def test_a_stride_that_is_no_power_of_two_or_leaves_pixels_over_has_no_blocks(mo
 
 def relative_errors(device: str) -> dict[str, float]:
     """The kernel against PyTorch: values and every gradient."""
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels.triton import convolution_triton
 
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -98,7 +98,7 @@ def test_the_compiled_kernel_computes_the_same_values_and_gradients() -> None:
 
 @pytest.mark.skipif(not kernels.AVAILABLE, reason="no GPU with Triton")
 def test_large_images_in_half_precision_are_close_whichever_kernel_suits_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels.triton import convolution_triton
 
     torch.manual_seed(0)
     conv = torch.nn.Conv2d(64, 64, 3).cuda()

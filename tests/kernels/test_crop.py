@@ -32,7 +32,7 @@ def test_each_image_has_its_own_offset() -> None:
 
 def crop_errors(device: str) -> list[float]:
     """The kernel's crops against PyTorch's: over the border, within the image, a source for each."""
-    from playvirtual.kernels import crop_triton
+    from playvirtual.kernels.triton import crop_triton
 
     generator = torch.Generator().manual_seed(0)
     errors = []

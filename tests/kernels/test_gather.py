@@ -48,7 +48,7 @@ def some_rows(shape: tuple[int, ...], dtype: torch.dtype, gap: int = 0, before: 
 
 def check_gather(rows: Tensor, index: Tensor) -> None:
     """Compares the operator with indexing: values, type and shape, and that the result has memory of its own."""
-    from playvirtual.kernels import gather_triton
+    from playvirtual.kernels.triton import gather_triton
 
     gathered, expected = gather_triton.gather_rows_op(rows, index), rows[index]
     assert torch.equal(gathered, expected)
@@ -90,7 +90,7 @@ def check_bytes_beyond_32_bits(device: str) -> None:
 
 def check_that_nothing_else_is_written(device: str) -> None:
     """Words after the last row of the result stay as they are."""
-    from playvirtual.kernels import gather_triton
+    from playvirtual.kernels.triton import gather_triton
 
     rows, out = torch.arange(15, device=device).view(5, 3), torch.full((12,), -1, device=device)
     index = torch.tensor([4, 1], device=device)
@@ -143,7 +143,7 @@ def test_rows_are_gathered_without_a_gpu() -> None:
 
 @needs_triton
 def test_words_are_as_wide_as_rows_their_distance_and_their_beginning_allow() -> None:
-    from playvirtual.kernels.gather_triton import word_bytes
+    from playvirtual.kernels.triton.gather_triton import word_bytes
 
     for shape, dtype, widest in ROWS:
         size = dtype.itemsize

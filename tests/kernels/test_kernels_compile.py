@@ -42,7 +42,7 @@ def shared_memory(kernel: Any, types: dict[str, str], constants: dict[str, Any],
 @pytest.mark.parametrize("gpu", [HOPPER, ADA])
 @pytest.mark.parametrize("number", ["bf16", "fp32"])
 def test_rollouts_compile(gpu: int, number: str) -> None:
-    from playvirtual.kernels import rollout_triton
+    from playvirtual.kernels.triton import rollout_triton
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
     settings = {**rollout_triton.launch_settings(64, 7, 7), **rollout_triton.product_settings(dtype), "IP": "tf32"}
@@ -65,7 +65,7 @@ def test_rollouts_compile(gpu: int, number: str) -> None:
 )
 @pytest.mark.parametrize("number", ["bf16", "fp32"])
 def test_convolutions_compile(gpu: int, inputs: int, outputs: int, side: int, stride: int, number: str) -> None:
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels.triton import convolution_triton
 
     dtype = torch.bfloat16 if number == "bf16" else torch.float32
     tiles = {**convolution_triton.tile_sizes(dtype), "IP": "tf32"}
@@ -78,8 +78,8 @@ def test_convolutions_compile(gpu: int, inputs: int, outputs: int, side: int, st
 
 @pytest.mark.parametrize(("channels", "height", "block"), [(9, 100, 2), (4, 84, 4), (9, 84, 2), (4, 84, 1)])
 def test_crops_compile(channels: int, height: int, block: int) -> None:
-    from playvirtual.kernels import crop_triton
     from playvirtual.kernels.space_to_depth import depth_channels
+    from playvirtual.kernels.triton import crop_triton
 
     types = {"images": "*u8", "offsets": "*i64", "source": "*i64", "factor": "*fp32", "out": "*bf16"}
     sizes = {"C": channels, "H": height, "W": height, "SIZE": 84, "BLOCK": block, "XS": 128, "CS": 16}
@@ -90,7 +90,7 @@ def test_crops_compile(channels: int, height: int, block: int) -> None:
 @pytest.mark.parametrize("gpu", [HOPPER, ADA])
 @pytest.mark.parametrize(("word", "words"), [("i64", 882), ("i64", 3750), ("i32", 25), ("i16", 3), ("u8", 1505)])
 def test_gathers_compile(gpu: int, word: str, words: int) -> None:
-    from playvirtual.kernels import gather_triton
+    from playvirtual.kernels.triton import gather_triton
 
     types = {"rows": f"*{word}", "index": "*i64", "out": f"*{word}"}
     constants = {"STEP": words, "WORDS": words, "BLOCK": 1024}
@@ -103,7 +103,7 @@ def test_clipped_adam_compiles(aligned: bool) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from playvirtual.kernels import adam_triton
+    from playvirtual.kernels.triton import adam_triton
 
     i, f = "*i64", "*fp32"
     tables = {"table": i, "addresses": i, "squares": f, "norms": f, "step": f, "lr": "fp32", "eps": "fp32"}
@@ -122,7 +122,7 @@ def test_clipped_adam_compiles(aligned: bool) -> None:
 def test_q_learning_compiles(gpu: int, actions: int, atoms: int) -> None:
     import triton
 
-    from playvirtual.kernels.categorical_triton import q_learning_kernel
+    from playvirtual.kernels.triton.categorical_triton import q_learning_kernel
 
     inputs = ("logits", "choosing", "valuing", "returns", "discounts", "support")
     numbers = (*inputs, "losses", "priorities", "q", "gradients")

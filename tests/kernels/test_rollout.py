@@ -11,7 +11,8 @@ from tests.kernels.errors import worst
 
 def relative_errors(device: str) -> dict[str, float]:
     """Fused against step by step on one small model: all states of a first batch, the last ones of a second."""
-    from playvirtual.kernels import rollout, rollout_triton
+    from playvirtual.kernels import rollout
+    from playvirtual.kernels.triton import rollout_triton
 
     rollout.rollout_triton = rollout_triton  # under the interpreter there is no GPU, for which it would be imported
     if device == "cpu":
@@ -64,7 +65,13 @@ def badly_declared() -> int:
     """How many of PyTorch's own checks of the operators fail: schemas, gradients' registration, shapes, tracing."""
     from torch.library import opcheck
 
-    from playvirtual.kernels import categorical_triton, convolution_triton, crop_triton, gather_triton, rollout_triton
+    from playvirtual.kernels.triton import (
+        categorical_triton,
+        convolution_triton,
+        crop_triton,
+        gather_triton,
+        rollout_triton,
+    )
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape).requires_grad_()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from playvirtual import kernels
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels.adam_triton import FusedClippedAdam
+    from playvirtual.kernels.triton.adam_triton import FusedClippedAdam
 
 ParameterGroups = Mapping[str, Sequence[nn.Parameter]]
 

@@ -12,8 +12,8 @@ from playvirtual import kernels
 from playvirtual.kernels.space_to_depth import space_to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import convolution_triton
     from playvirtual.kernels.hopper import convolution_hopper, shifted_convolution_hopper
+    from playvirtual.kernels.triton import convolution_triton
 
 FEW = 16  # channels; tensor cores take no fewer at a time
 

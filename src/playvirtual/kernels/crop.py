@@ -9,8 +9,8 @@ from playvirtual import kernels
 from playvirtual.kernels.space_to_depth import space_to_depth as to_depth
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import crop_triton
     from playvirtual.kernels.hopper import crop_hopper
+    from playvirtual.kernels.triton import crop_triton
 
 
 def random_crop(

@@ -7,7 +7,7 @@ from torch import Tensor
 from playvirtual import kernels
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import gather_triton
+    from playvirtual.kernels.triton import gather_triton
 
 
 def gather_rows(rows: Tensor, index: Tensor) -> Tensor:

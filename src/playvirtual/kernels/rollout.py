@@ -10,8 +10,8 @@ from torch import Tensor
 from playvirtual import kernels
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import rollout_triton
     from playvirtual.kernels.hopper import rollout_hopper
+    from playvirtual.kernels.triton import rollout_triton
 
 
 def rescale(z: Tensor, eps: float = 1e-6) -> Tensor:

@@ -20,7 +20,7 @@ from playvirtual import kernels
 from playvirtual.kernels import hopper
 
 if kernels.AVAILABLE:
-    from playvirtual.kernels import convolution_triton
+    from playvirtual.kernels.triton import convolution_triton
 
 OUTPUTS = 64  # channels
 UNIT = 8  # channels that lie together
