@@ -70,7 +70,7 @@ def categorical_q_learning(
     discounts: Tensor,
     support: Tensor,
 ) -> QLearning:
-    """C51 from logits (B, |A|, atoms) of s_t and, twice, of s_{t+n}: `choosing` chooses the action, `valuing` values it.
+    """C51 from logits (B, |A|, atoms) of s_t and, twice, of s_{t+n}: `choosing` chooses an action, `valuing` values it.
 
     In double Q-learning the online network chooses and the target network values. The action taken, return and
     discount (B,) each, support (atoms,) evenly spaced.

@@ -1,1 +1,1 @@
-"""The kernels written in Triton: imported, and Triton with them, only where `kernels.AVAILABLE` says that there is one."""
+"""The kernels in Triton, which are imported, and Triton with them, only where `kernels.AVAILABLE` says that it is there."""
