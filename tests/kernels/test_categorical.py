@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from playvirtual import kernels
-from playvirtual.agents.losses import QLearning, plain_q_learning
+from playvirtual.agents.losses import QLearning, categorical_q_learning
 from tests.interpreted import interpreted, needs_triton
 from tests.kernels.errors import worst
 
@@ -31,7 +31,7 @@ def differences(device: str) -> list[float]:
         exact = inputs(B, A, N, spread)
         given = [x.to(device, torch.float32 if x.is_floating_point() else None) for x in exact]
         results = []
-        for function, (logits, *rest) in ((plain_q_learning, exact), (categorical_triton.q_learning, given)):
+        for function, (logits, *rest) in ((categorical_q_learning, exact), (categorical_triton.q_learning, given)):
             logits = logits.requires_grad_()
             found = QLearning(*function(logits, *rest))
             assert not found.priority.requires_grad

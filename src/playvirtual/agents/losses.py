@@ -75,22 +75,11 @@ def categorical_q_learning(
     In double Q-learning the online network chooses and the target network values. The action taken, return and
     discount (B,) each, support (atoms,) evenly spaced.
     """
-    given = logits, choosing.detach(), valuing.detach(), actions, returns, discounts, support
+    choosing, valuing = choosing.detach(), valuing.detach()
     if kernels.in_use() and logits.is_cuda and logits.dtype == torch.float32:
-        return QLearning(*categorical_triton.q_learning(*given))
-    return plain_q_learning(*given)
-
-
-def plain_q_learning(
-    logits: Tensor,
-    choosing: Tensor,
-    valuing: Tensor,
-    actions: Tensor,
-    returns: Tensor,
-    discounts: Tensor,
-    support: Tensor,
-) -> QLearning:
-    """`categorical_q_learning` in plain PyTorch, which the kernel is held to."""
+        return QLearning(
+            *categorical_triton.q_learning(logits, choosing, valuing, actions, returns, discounts, support)
+        )
     best = expected_values(choosing, support).argmax(1)  # (B,)
     target = project_distribution(returns, discounts, select(valuing.softmax(-1), best), support)
     learned = categorical_loss(select(logits, actions).log_softmax(-1), target)

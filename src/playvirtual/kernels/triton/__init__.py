@@ -1,1 +1,1 @@
-"""The kernels in Triton, which are imported, and Triton with them, only where `kernels.AVAILABLE` says that it is there."""
+"""The kernels in Triton. They are imported, and Triton with them, only where `kernels.AVAILABLE` says so."""
