@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 import playvirtual as pv
+from playvirtual import kernels
 from playvirtual.agents.agent import make_agent
 from playvirtual.method import (
     DenseDynamics,
@@ -183,6 +184,40 @@ def test_prediction_does_not_train_the_backward_model() -> None:
     world = World()
     losses = world.objective(world.virtual())(world.observations, world.actions)
     assert gradients(losses["pred"], world.b) == [None] * len([*world.b.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "products"),
+    [
+        ({}, (2, 1)),
+        ({"train_forward": False}, (2, 1)),
+        ({"constraint": "every"}, (3, 3)),
+        ({"predictor": None}, (2, 2)),
+        ({"projector": None, "predictor": None, "target_projector": None}, (1, 1)),
+    ],
+)
+def test_on_a_gpu_heads_that_serve_both_losses_see_all_states_at_once(
+    changes: dict[str, Any], products: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses and gradients are those of two products, and so they are where the two losses need different ones."""
+    mask = torch.tensor([[1.0] * 4, [1.0] * 3 + [0.0], [1.0] + [0.0] * 3, [0.0] * 4])
+    found = []
+    for on_gpu, wanted in zip((False, True), products, strict=True):
+        monkeypatch.setattr(kernels, "saves_launches", lambda x, answer=on_gpu: answer)
+        world, batches = World(), []
+        world.g.register_forward_hook(lambda head, given, out, batches=batches: batches.append(len(out)))
+        objective = world.objective(world.virtual(**changes))
+        losses = objective(
+            world.observations, world.actions, mask, generator=torch.Generator().manual_seed(0)
+        )  # fmt: skip
+        assert len(batches) == wanted
+        total = objective.total(losses, 0.7).mean()
+        parts = [world.f, world.h, world.b, world.g, world.q]
+        moved = [gradient for part in parts for gradient in gradients(total, part) if gradient is not None]
+        found.append([losses["pred"], losses["cyc"], *moved])
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_targets_have_no_gradient() -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from playvirtual import kernels
 from playvirtual.method.dynamics import Dynamics, Step, as_dynamics
 from playvirtual.method.projection import cosine_distance, spread
 from playvirtual.method.samplers import PolicyFunction
@@ -112,6 +113,9 @@ class SelfPrediction(nn.Module):
         self.g, self.q, self.g_m = projector, predictor, target_projector
         self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
         self.M = virtual.M if virtual is not None else 0
+        # Whether predictions and cycles are compared through the same heads, and of cycles their ends alone.
+        same_heads = virtual is not None and virtual.g is projector and virtual.q is predictor
+        self._heads_serve_both = virtual is not None and same_heads and self.M > 0 and not virtual.every_step
         self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to
         self.backward_prediction = backward_prediction and K > 0
         self.loss_names = ("pred", "backward_pred", "cyc") if self.backward_prediction else ("pred", "cyc")
@@ -211,9 +215,16 @@ class SelfPrediction(nn.Module):
             z_hat = self.h.rollout(z, actions)  # (B, K, …): Eq. 1
         else:
             z_hat, z_hat_virtual = self.virtual.rollout(z, actions, virtual)
-        pred = self._prediction_loss(z_hat, targets.future, None if mask is None else mask[:, 1:])
+        joined = kernels.saves_launches(z) and self._heads_serve_both  # one product for both losses
+        ends = self.virtual.ends(z, virtual, z_hat_virtual) if self.virtual is not None and joined else None
+        prediction, end = self._projected(z_hat, ends)
+        pred = prediction_loss(prediction, targets.future, cosine_distance, None if mask is None else mask[:, 1:])
         if self.virtual is not None:
-            cyc = self.virtual.loss(z, targets.cycle[:, : self.M], virtual, z_hat_virtual)
+            along_virtual = targets.cycle[:, : self.M]
+            if joined:
+                cyc = self.virtual.closing_loss(end.unflatten(0, (B, self.M)), along_virtual)
+            else:
+                cyc = self.virtual.loss(z, along_virtual, virtual, z_hat_virtual)
             if self.real_cycle:
                 reuse = self.virtual.train_forward and not self.virtual.every_step
                 z_hat_K = z_hat[:, -1:] if reuse else None
@@ -223,12 +234,14 @@ class SelfPrediction(nn.Module):
             return {"pred": pred, "cyc": cyc}
         return {"pred": pred, "backward_pred": self._backward_loss(z_last, targets, actions, mask), "cyc": cyc}
 
-    def _prediction_loss(self, z_hat: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        """Σ_k d(q(g(ẑ_k)), target_k) over predicted states (B, K, …) and their targets (B, K, D). Returns (B,)."""
+    def _projected(self, z_hat: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """q(g(·)) of predicted states (B, K, …) and of other states (N, …) together: (B, K, D) and (N, D)."""
         assert self.q is not None
         steps = z_hat.transpose(0, 1)  # (K, B, …): as rollouts write them, so that nothing is copied
-        prediction = self.q(self.g(steps.flatten(0, 1))).unflatten(0, steps.shape[:2])  # (K, B, D)
-        return prediction_loss(prediction.transpose(0, 1), target, cosine_distance, mask)
+        states = steps.flatten(0, 1)
+        projected = self.q(self.g(states if others is None else torch.cat([states, others])))
+        prediction, rest = projected[: len(states)], projected[len(states) :]
+        return prediction.unflatten(0, steps.shape[:2]).transpose(0, 1), rest
 
     def _backward_loss(
         self, z_last: Tensor | None, targets: Targets, actions: Tensor, mask: Tensor | None
@@ -239,7 +252,8 @@ class SelfPrediction(nn.Module):
         """
         assert self.virtual is not None and z_last is not None and targets.past is not None  # noqa: PT018
         z_back = self.virtual.b.rollout(z_last, actions.flip(1)).flip(1)  # (B, K, …): z′_t … z′_{t+K−1}
-        return self._prediction_loss(z_back, targets.past, None if mask is None else mask[:, -1:])
+        prediction, _ = self._projected(z_back)
+        return prediction_loss(prediction, targets.past, cosine_distance, None if mask is None else mask[:, -1:])
 
     def _virtual_actions(self, z: Tensor, actions: Tensor, inputs: RandomInputs) -> Tensor:
         """(B, M, K, …a), drawn before or, by a sampler that sees the state, now."""

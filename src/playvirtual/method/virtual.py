@@ -181,21 +181,40 @@ class VirtualTrajectories(nn.Module):
         B, M, K = actions.shape[:3]
         if M == 0 or K == 0:
             return z.new_zeros(B)
-        if target.shape[:-1] not in ((B,), (B, M)):  # any other shape would broadcast to something else
-            raise ValueError(f"target: {tuple(target.shape)} is not allowed; allowed: ({B}, D) or ({B}, {M}, D)")
+        z_hat, z_cycle = self._cycle(z, actions, z_hat)
+        z_cycle_t = z_cycle[:, 0] if self.every_step else z_cycle.flatten(0, 1)  # (B·M, …): z′_t
+        distance = self._distance(self.project(z_cycle_t).unflatten(0, (B, M)), target)
+        if self.every_step:
+            distance = distance + self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M))
+        return distance.mean(1)
+
+    def ends(self, z: Tensor, actions: Tensor, z_hat: Tensor | None = None) -> Tensor:
+        """z′_t, in which cycles along the actions (B, M, K, …a) end, (B·M, …); `z_hat` as in `loss`.
+
+        What `project` makes of them is for `closing_loss`. Where every step counts, `loss` alone knows all that does.
+        """
+        if self.every_step:
+            raise ValueError("ends: are not all that counts where every step does; allowed: `loss`")
+        return self._cycle(z, actions, z_hat)[1].flatten(0, 1)
+
+    def closing_loss(self, end: Tensor, target: Tensor) -> Tensor:
+        """Eq. 4 of cycles that end in `end` (B, M, D), in the metric space as the target is. Returns (B,)."""
+        return self._distance(end, target).mean(1)
+
+    def _cycle(self, z: Tensor, actions: Tensor, z_hat: Tensor | None) -> tuple[Tensor, Tensor]:
+        """ẑ and z′ of cycles along the actions (B, M, K, …a): (B·M, K, …) each, or the last ones alone, (B·M, 1, …)."""
         if z_hat is not None and (self.every_step or not self.train_forward):
             raise ValueError("z_hat: is not allowed where every step counts or h is not to learn; allowed: None")
-        actions = actions.flatten(0, 1)  # (B·M, K, …a)
-        z_hat, z_cycle = cycle(
-            self.h, self.b, z, actions, z_hat, train_h=self.train_forward, every_step=self.every_step
-        )  # (B·M, K or 1, …)
-        if target.dim() == 2:
-            target = target[:, None].expand(-1, M, -1)  # (B, M, D)
-        z_cycle_t = z_cycle[:, 0] if self.every_step else z_cycle.flatten(0, 1)  # (B·M, …): z′_t
-        end = self.project(z_cycle_t).unflatten(0, (B, M))
-        inner = self._inner_steps(z_hat, z_cycle).unflatten(0, (B, M)) if self.every_step else 0.0
-        distance: Tensor = inner + self.d(end, target.detach())  # (B, M)
-        return distance.mean(1)
+        flat = actions.flatten(0, 1)  # (B·M, K, …a)
+        return cycle(self.h, self.b, z, flat, z_hat, train_h=self.train_forward, every_step=self.every_step)
+
+    def _distance(self, end: Tensor, target: Tensor) -> Tensor:
+        """d_M(z′_t, z̃_t) of projected ends (B, M, D) and targets (B, D) or (B, M, D). Returns (B, M)."""
+        B, M = end.shape[:2]
+        if target.shape[:-1] not in ((B,), (B, M)):  # any other shape would broadcast to something else
+            raise ValueError(f"target: {tuple(target.shape)} is not allowed; allowed: ({B}, D) or ({B}, {M}, D)")
+        target = target[:, None].expand(-1, M, -1) if target.dim() == 2 else target
+        return self.d(end, target.detach())
 
     def _inner_steps(self, z_hat: Tensor, z_cycle: Tensor) -> Tensor:
         """Σ_{k=1}^{K−1} d_M(z′_{t+k}, ẑ_{t+k}); both (N, K, …), ẑ from t+1, z′ from t. Returns (N,)."""
