@@ -193,6 +193,7 @@ def test_prediction_does_not_train_the_backward_model() -> None:
         ({"train_forward": False}, (2, 1)),
         ({"constraint": "every"}, (3, 3)),
         ({"predictor": None}, (2, 2)),
+        ({"batch_norm": True}, (2, 2)),
         ({"projector": None, "predictor": None, "target_projector": None}, (1, 1)),
     ],
 )
@@ -204,9 +205,11 @@ def test_on_a_gpu_heads_that_serve_both_losses_see_all_states_at_once(
     found = []
     for on_gpu, wanted in zip((False, True), products, strict=True):
         monkeypatch.setattr(kernels, "saves_launches", lambda x, answer=on_gpu: answer)
-        world, batches = World(), []
-        world.g.register_forward_hook(lambda head, given, out, batches=batches: batches.append(len(out)))
-        objective = world.objective(world.virtual(**changes))
+        world, batches, given = World(), [], dict(changes)
+        if given.pop("batch_norm", False):  # predictions and cycles have batch statistics of their own
+            world.g = nn.Sequential(world.g, nn.BatchNorm1d(D))
+        world.g.register_forward_hook(lambda head, seen, out, batches=batches: batches.append(len(out)))
+        objective = world.objective(world.virtual(**given))
         losses = objective(
             world.observations, world.actions, mask, generator=torch.Generator().manual_seed(0)
         )  # fmt: skip

@@ -287,6 +287,7 @@ def test_a_loaded_state_continues_with_the_same_batches(largest_first: bool) -> 
     one, two = (prioritized(replay, largest_first=largest_first) for _ in range(2))
     one.on_append()
     one.update_priorities(batch_at(one, [0, 3]), torch.tensor([9.0, 0.1]))
+    assert one.state_dict()["priorities"].dtype == torch.float32  # as in the checkpoints that there are
     two.load_state_dict(one.state_dict())
     for _ in range(2):  # the first of them can be drawn then
         store(replay, FRAME, 0, 0.0, terminated=False)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from playvirtual import kernels
 from playvirtual.method.dynamics import Dynamics, Step, as_dynamics
@@ -65,6 +66,11 @@ class Targets(NamedTuple):
         return spread(self.future[:, 0])
 
 
+def _mixes_samples(head: Features | None) -> bool:
+    """Whether what a head makes of a state depends on the others in the batch, as with BatchNorm."""
+    return isinstance(head, nn.Module) and any(isinstance(part, _BatchNorm) for part in head.modules())
+
+
 class SelfPrediction(nn.Module):
     """SPR's prediction loss and PlayVirtual's cycle loss beside any agent that has an encoder.
 
@@ -113,9 +119,10 @@ class SelfPrediction(nn.Module):
         self.g, self.q, self.g_m = projector, predictor, target_projector
         self.K, self.virtual, self.real_cycle, self.lambda_pred = K, virtual, real_cycle, lambda_pred
         self.M = virtual.M if virtual is not None else 0
-        # Whether predictions and cycles are compared through the same heads, and of cycles their ends alone.
+        # Whether predictions and cycles go through the same heads, state by state, and of cycles the ends alone count.
         same_heads = virtual is not None and virtual.g is projector and virtual.q is predictor
-        self._heads_serve_both = virtual is not None and same_heads and self.M > 0 and not virtual.every_step
+        alone = not any(_mixes_samples(head) for head in (projector, predictor))
+        self._heads_serve_both = virtual is not None and same_heads and alone and self.M > 0 and not virtual.every_step
         self.views = self.M + real_cycle  # augmented views of s_t per sample that cycles come back to
         self.backward_prediction = backward_prediction and K > 0
         self.loss_names = ("pred", "backward_pred", "cyc") if self.backward_prediction else ("pred", "cyc")
@@ -237,7 +244,7 @@ class SelfPrediction(nn.Module):
     def _projected(self, z_hat: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """q(g(·)) of predicted states (B, K, …) and of other states (N, …) together: (B, K, D) and (N, D)."""
         assert self.q is not None
-        steps = z_hat.transpose(0, 1)  # (K, B, …): as rollouts write them, so that nothing is copied
+        steps = z_hat.transpose(0, 1)  # (K, B, …): as rollouts write them, so that alone they are not copied
         states = steps.flatten(0, 1)
         projected = self.q(self.g(states if others is None else torch.cat([states, others])))
         prediction, rest = projected[: len(states)], projected[len(states) :]

@@ -165,7 +165,8 @@ class PrioritizedSampler:
     def state_dict(self) -> dict[str, Any]:
         """The priorities p^α, the largest so far where new entries get it, and the number of entries accounted for."""
         largest = {} if self._largest is None else {"largest": self._largest}
-        return {"priorities": self.priorities, "num_seen": self._num_seen, **largest}
+        priorities = self.priorities.float()  # exact: they were float32 before they were stored
+        return {"priorities": priorities, "num_seen": self._num_seen, **largest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads what `state_dict` returned, in place."""

@@ -11,6 +11,12 @@ from torch import Tensor
 
 
 @triton.jit
+def clamp(x, low, high):
+    """As PyTorch's: NaN stays NaN, so that a run sees that its loss is not finite."""
+    return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def expected_values(logits, values, actions, atoms, A, N):
     """The expectation of softmax(logits) for every action, −∞ where there is none; `values` are those of the atoms."""
     inside = (actions < A) & (atoms < N)
@@ -32,16 +38,16 @@ def q_learning_kernel(logits, choosing, valuing, taken, returns, discounts, supp
     values = tl.load(support + n, mask=real, other=0.0)
     tl.store(q + b, tl.max(expected_values(logits + b * A * N, values[None, :], actions, atoms, A, N), 0))
     best = tl.argmax(expected_values(choosing + b * A * N, values[None, :], actions, atoms, A, N), 0)
+    best = tl.minimum(best, A - 1)  # where all values are NaN, what is no action may seem the best
 
     x = tl.load(valuing + (b * A + best) * N + n, mask=real, other=float("-inf"))
     p = tl.exp(x - tl.max(x, 0))
     p = p / tl.sum(p, 0)
     low, high = tl.load(support), tl.load(support + N - 1)
     moved = tl.load(returns + b) + tl.load(discounts + b) * values
-    moved = tl.minimum(tl.maximum(moved, low), high)
+    moved = clamp(moved, low, high)
     # Each moved atom (a column) shares its mass between its two neighbors on the support (rows).
-    share = 1.0 - tl.abs(moved[None, :] - values[:, None]) / ((high - low) / (N - 1))
-    share = tl.minimum(tl.maximum(share, 0.0), 1.0)
+    share = clamp(1.0 - tl.abs(moved[None, :] - values[:, None]) / ((high - low) / (N - 1)), 0.0, 1.0)
     target = tl.where(real, tl.sum(share * p[None, :], 1), 0.0)
 
     x = tl.load(logits + (b * A + tl.load(taken + b)) * N + n, mask=real, other=float("-inf"))
@@ -50,9 +56,9 @@ def q_learning_kernel(logits, choosing, valuing, taken, returns, discounts, supp
     total = tl.sum(e, 0)
     log_p = tl.where(real, x - tl.log(total), 0.0)
     tl.store(losses + b, -tl.sum(target * log_p, 0))
-    clamped = tl.minimum(tl.maximum(target, 1e-6), 1.0)
+    clamped = clamp(target, 1e-6, 1.0)
     kl = tl.sum(tl.where(real, clamped * (tl.log(clamped) - log_p), 0.0), 0)
-    tl.store(priorities + b, tl.minimum(tl.maximum(kl, 1e-6), 1e6))
+    tl.store(priorities + b, clamp(kl, 1e-6, 1e6))
     tl.store(gradients + b * N + n, e / total * tl.sum(target, 0) - target, mask=real)
 
 
