@@ -14,6 +14,8 @@ def inputs(B: int, A: int, N: int, spread: float) -> tuple[Tensor, ...]:
     """Logits at s_t and twice at s_{t+n}, actions, returns, discounts and the support, in float64."""
     g = torch.Generator().manual_seed(A)
     logits = [spread * torch.randn(B, A, N, generator=g, dtype=torch.float64) for _ in range(3)]
+    for network in logits[:2]:
+        network[0, :, 0] += 9.0  # all expected values are negative: no action that does not exist is better
     actions = torch.randint(A, (B,), generator=g)
     returns = 8.0 * torch.randn(B, generator=g, dtype=torch.float64)
     returns[0] = 1000.0  # all mass at the upper end of the support
