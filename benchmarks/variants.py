@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -234,7 +235,8 @@ def repeat_updates(
         learner, pattern = trainer.learner, trainer.agent.update_pattern
         for _ in range(pattern.period * (WARM_UPS + 1)):
             learner.update()
-        start = trainer.generator.get_state(), [(t, t.clone()) for t in tensors(_lasting(trainer))]
+        kept = [(t, t.clone()) for t in tensors(_lasting(trainer))]
+        start = trainer.generator.get_state(), copy.deepcopy(trainer.sampler.state_dict()), kept
         before = _contents(trainer)
         for kind in sorted({pattern.kind(update) for update in range(pattern.period)}):
             found = []
@@ -246,14 +248,15 @@ def repeat_updates(
 
 
 def _lasting(trainer: Trainer) -> tuple[dict[str, Any], ...]:
-    """Everything that an update changes but the generator's state, by reference."""
-    return trainer.agent.state_dict(), trainer.learner.state_dict(), trainer.sampler.state_dict()
+    """Everything that an update changes but the states of generator and sampler, by reference."""
+    return trainer.agent.state_dict(), trainer.learner.state_dict()
 
 
 @torch.no_grad()
-def _restore(trainer: Trainer, generator: Tensor, kept: list[tuple[Tensor, Tensor]]) -> None:
+def _restore(trainer: Trainer, generator: Tensor, sampler: dict[str, Any], kept: list[tuple[Tensor, Tensor]]) -> None:
     """Writes the saved values in place, because a CUDA graph reads fixed addresses."""
     trainer.generator.set_state(generator)
+    trainer.sampler.load_state_dict(sampler)
     for tensor, value in kept:
         tensor.copy_(value)
 
