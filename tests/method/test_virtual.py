@@ -451,3 +451,18 @@ def test_spread_is_half_the_mean_distance_of_all_pairs(values: list[list[float]]
     expected = cosine_distance(vectors[:, None], vectors).mean() / 2
     assert float(spread(vectors)) == pytest.approx(float(expected), abs=1e-5)
     assert float(spread(vectors)) >= 0
+
+
+def test_the_two_halves_of_the_cycle_loss_are_the_whole() -> None:
+    torch.manual_seed(0)
+    h, b = (DenseDynamics(4, DiscreteActions(3), 8) for _ in range(2))
+    settings: dict[str, Any] = {"forward": h, "backward": b, "actions": DiscreteActions(3), "K": 3, "M": 2}
+    aux = pv.VirtualTrajectories(**settings)
+    z, target = torch.rand(5, 4), torch.rand(5, 2, 4)
+    actions = aux.draw(5, z.device)
+    end = aux.project(aux.ends(z, actions)).unflatten(0, (5, 2))
+    torch.testing.assert_close(aux.closing_loss(end, target), aux.loss(z, target, actions))
+    with pytest.raises(ValueError, match="ends: with constraint='every' the steps between count as well"):
+        pv.VirtualTrajectories(**settings, constraint="every").ends(z, actions)
+    with pytest.raises(ValueError, match=r"target: \(4, 4\) is not allowed"):
+        aux.closing_loss(end, target[:4, 0])

@@ -170,7 +170,7 @@ class SelfPrediction(nn.Module):
     ) -> Targets:
         """One pass of the target encoder and of its projection over s_t … s_{t+K} and the RL loss' images (R, …).
 
-        `images` (B·(K+1) + R, …) are all of them, one after the other, from whom has them so; else they are copied.
+        `images` (B·(K+1) + R, …) are all of these in one tensor, if the caller has them so; else they are concatenated.
         """
         B, steps = observations.shape[:2]
         R = 0 if rl_images is None else len(rl_images)
@@ -227,11 +227,11 @@ class SelfPrediction(nn.Module):
         prediction, end = self._projected(z_hat, ends)
         pred = prediction_loss(prediction, targets.future, cosine_distance, None if mask is None else mask[:, 1:])
         if self.virtual is not None:
-            along_virtual = targets.cycle[:, : self.M]
+            cycle_targets = targets.cycle[:, : self.M]
             if joined:
-                cyc = self.virtual.closing_loss(end.unflatten(0, (B, self.M)), along_virtual)
+                cyc = self.virtual.closing_loss(end.unflatten(0, (B, self.M)), cycle_targets)
             else:
-                cyc = self.virtual.loss(z, along_virtual, virtual, z_hat_virtual)
+                cyc = self.virtual.loss(z, cycle_targets, virtual, z_hat_virtual)
             if self.real_cycle:
                 reuse = self.virtual.train_forward and not self.virtual.every_step
                 z_hat_K = z_hat[:, -1:] if reuse else None

@@ -191,14 +191,15 @@ class VirtualTrajectories(nn.Module):
     def ends(self, z: Tensor, actions: Tensor, z_hat: Tensor | None = None) -> Tensor:
         """z′_t, in which cycles along the actions (B, M, K, …a) end, (B·M, …); `z_hat` as in `loss`.
 
-        What `project` makes of them is for `closing_loss`. Where every step counts, `loss` alone knows all that does.
+        `project` takes them into the metric space, where `closing_loss` compares them. The constraint "every" compares
+        the steps between as well, which only `loss` does.
         """
         if self.every_step:
-            raise ValueError("ends: are not all that counts where every step does; allowed: `loss`")
+            raise ValueError("ends: with constraint='every' the steps between count as well; allowed: `loss`")
         return self._cycle(z, actions, z_hat)[1].flatten(0, 1)
 
     def closing_loss(self, end: Tensor, target: Tensor) -> Tensor:
-        """Eq. 4 of cycles that end in `end` (B, M, D), in the metric space as the target is. Returns (B,)."""
+        """Eq. 4 for projected ends of cycles (B, M, D) and targets (B, D) or (B, M, D). Returns (B,)."""
         return self._distance(end, target).mean(1)
 
     def _cycle(self, z: Tensor, actions: Tensor, z_hat: Tensor | None) -> tuple[Tensor, Tensor]:

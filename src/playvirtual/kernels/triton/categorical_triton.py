@@ -118,6 +118,9 @@ def q_learning(
     discounts: Tensor,
     support: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of `q_learning_op`, its KL divergence and the largest expected values; the loss alone has a gradient."""
+    """C51's loss and KL divergence for the actions taken, and the largest expected value of s_t, (B,) each.
+
+    `choosing` logits of s_{t+n} choose the action there, `valuing` ones value it. The loss alone has a gradient.
+    """
     loss, kl, q, _ = q_learning_op(logits, choosing, valuing, actions, returns, discounts, support)
     return loss, kl.detach(), q.detach()

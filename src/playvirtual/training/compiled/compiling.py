@@ -38,7 +38,8 @@ def compiling() -> Iterator[None]:
 
     PyTorch's compiler measures a few variants of each kernel. A kernel that writes into the buffer of an input that
     nothing reads any more is measured together with a copy of that input, which may take longer than a small kernel
-    itself and so hide which variant is the fastest. To do without costs memory that updates do not lack.
+    itself and so hide which variant is the fastest. To do without costs memory that updates do not lack. C51's
+    loss, the kernel that this was meant for, has since been timed with and without: equal (docs/performance.md).
     """
     from torch._inductor import config
 
